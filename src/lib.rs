@@ -1,0 +1,11 @@
+//! `makespan`: how long a batch-generation job takes, why its throughput plateaus, and what to change.
+//!
+//! A discrete-event simulator of LLM inference serving under continuous batching. Modules in import order: a module
+//! uses only those above it.
+
+pub mod error;
+pub mod random;
+pub mod units;
+
+pub mod model;
+pub mod workload;

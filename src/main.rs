@@ -1,0 +1,2 @@
+//! The command-line program: parse, call, print the error, choose the exit code.
+fn main() {}

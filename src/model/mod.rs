@@ -1,0 +1,3 @@
+//! Checked descriptions of LLMs, hardware, engines, workloads and scenarios: the same names as in `models/`.
+
+pub mod sizes;
