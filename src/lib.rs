@@ -9,3 +9,9 @@ pub mod units;
 
 pub mod model;
 pub mod workload;
+
+pub mod cost;
+
+pub mod engine;
+
+pub mod simulation;

@@ -1,0 +1,10 @@
+//! One replica: sequences, key-value pool, policies, and the stretches of steps it runs.
+//!
+//! Policies decide what a step holds, the replica applies it, `cost` prices it, the fleet in `simulation` moves time.
+
+pub mod observe;
+pub mod policy;
+pub mod replica;
+pub mod sequence;
+pub mod settings;
+pub mod speculation;

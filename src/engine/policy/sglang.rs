@@ -1,0 +1,188 @@
+//! SGLang: prefill first, admission by the new-token ratio, retraction by recompute.
+//!
+//! Rules of `managers/scheduler.py` (one batch kind a step), `managers/schedule_policy.py` (`PrefillAdder`),
+//! `scheduler_components/new_token_ratio_tracker.py` and `schedule_batch.py` (`retract_decode`).
+
+use std::cmp::Reverse;
+
+use crate::engine::observe::{Limit, Observer};
+use crate::engine::policy::Verdict;
+use crate::engine::replica::{Chunk, Queue, Replica};
+use crate::engine::sequence::Phase;
+use crate::engine::settings::SglangSettings;
+use crate::error::{Error, Result};
+use crate::units::SimTime;
+
+pub(super) fn plan<O: Observer>(
+    replica: &mut Replica,
+    rules: &SglangSettings,
+    now: SimTime,
+    known: SimTime,
+    queue: &mut impl Queue,
+    observer: &mut O,
+) -> Result<Verdict> {
+    let mut chunk_left = rules.chunked_prefill_tokens.unwrap_or(u64::MAX);
+    continue_chunked(replica, &mut chunk_left);
+    let limit = admit(replica, rules, chunk_left, now, known, queue)?;
+    if !replica.chunks.is_empty() {
+        return Ok(Verdict { limit, ..Verdict::default() });
+    }
+    let retracted = replica.rows > 0 && !replica.fits() && retract(replica, rules, now, queue, observer)?;
+    Ok(Verdict { limit, replan: retracted, ..Verdict::default() })
+}
+
+/// A prompt that was cut goes on before others are admitted.
+fn continue_chunked(replica: &mut Replica, chunk_left: &mut u64) {
+    let Some(slot) = replica.policy.chunked else { return };
+    let Some(sequence) = replica.slots[slot as usize].as_ref() else { return };
+    let left = u64::from(sequence.prefill_goal - sequence.prefilled);
+    let tokens = left.min(*chunk_left);
+    if tokens == left {
+        replica.policy.chunked = None;
+    }
+    *chunk_left -= tokens;
+    replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
+}
+
+/// Fills a prefill batch; returns why the next waiting request was left out.
+fn admit(
+    replica: &mut Replica,
+    rules: &SglangSettings,
+    mut chunk_left: u64,
+    now: SimTime,
+    known: SimTime,
+    queue: &mut impl Queue,
+) -> Result<Option<Limit>> {
+    if replica.policy.full.is_some() {
+        return Ok(replica.policy.full);
+    }
+    let mut input_left = rules.max_prefill_tokens;
+    let mut tokens_left: Option<f64> = None;
+    loop {
+        let Some(head) = queue.peek(known) else { return Ok(None) };
+        if chunk_left == 0 || input_left == 0 || replica.policy.chunked.is_some() {
+            return Ok(Some(Limit::PrefillBudget));
+        }
+        if replica.occupied() >= replica.settings.running_cap {
+            replica.policy.full = Some(replica.cap_limit());
+            return Ok(replica.policy.full);
+        }
+        let generated = head.progress.map_or(0, |progress| progress.generated_tokens);
+        let goal = u64::from(head.request.prompt_tokens + generated);
+        let pool_tokens = replica.pool_pages * u64::from(replica.settings.page_tokens);
+        let longest = u64::from(head.request.prompt_tokens) + u64::from(head.request.output_tokens);
+        if longest + u64::from(replica.settings.lookahead_tokens) + 1 > pool_tokens {
+            return Err(Error::Impossible(format!(
+                "request {} needs {longest} tokens of KV cache (prompt {} + output {}) and the pool holds {pool_tokens}; \
+                 cap max_tokens, drop it, or enlarge the pool (a larger mem_fraction_static, fp8 KV, more GPUs per replica)",
+                head.request.id, head.request.prompt_tokens, head.request.output_tokens
+            )));
+        }
+        // The engine clips what a request may write to what could ever fit.
+        let reserve = (replica.policy.max_new_tokens(&head.request).saturating_sub(u64::from(generated)))
+            .min(rules.reserve_clip_tokens)
+            .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
+        let needed = goal + reserve + u64::from(replica.settings.page_tokens);
+        let left = *tokens_left.get_or_insert_with(|| free_tokens(replica, rules));
+        if needed as f64 >= left && replica.occupied() > 0 {
+            replica.policy.full = Some(Limit::KvPool);
+            return Ok(replica.policy.full);
+        }
+        tokens_left = Some(left - (goal + reserve) as f64);
+        let Some(waiting) = queue.take() else { return Ok(None) };
+        let slot = replica.admit(waiting, goal as u32, now);
+        let tokens = goal.min(chunk_left);
+        if tokens < goal {
+            replica.policy.chunked = Some(slot);
+        }
+        chunk_left -= tokens;
+        input_left = input_left.saturating_sub(tokens);
+        replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
+    }
+}
+
+/// Free tokens less what the running requests are expected to write.
+fn free_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
+    let pool = (replica.pool_pages * u64::from(replica.settings.page_tokens)) as f64;
+    let used = (replica.context_tokens() + replica.held_pages * u64::from(replica.settings.page_tokens)) as f64
+        + f64::from(replica.rows) * f64::from(1 + replica.settings.lookahead_tokens);
+    let ratio = if rules.ignore_eos { 1.0 } else { ratio(replica, rules) };
+    pool - used - ratio * reserved_tokens(replica, rules)
+}
+
+/// Tokens that the decoding requests may still write, each clipped.
+fn reserved_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
+    if rules.max_new_tokens.is_some_and(|max| max <= rules.reserve_clip_tokens) {
+        return (replica.final_context_tokens.saturating_sub(replica.context_tokens())) as f64;
+    }
+    replica
+        .running
+        .iter()
+        .filter_map(|&slot| replica.slots[slot as usize].as_ref())
+        .filter(|sequence| sequence.phase == Phase::Decode)
+        .map(|sequence| {
+            let written = u64::from(sequence.generated(replica.step));
+            let left = replica.policy.max_new_tokens(&sequence.request).saturating_sub(written);
+            left.min(rules.reserve_clip_tokens) as f64
+        })
+        .sum()
+}
+
+/// The new-token ratio at the replica's decode counter: a linear decay from where it last was set.
+fn ratio(replica: &Replica, rules: &SglangSettings) -> f64 {
+    let per_step = (rules.initial_ratio - rules.least_ratio) / rules.decay_steps.max(1) as f64;
+    let steps = (replica.step - replica.policy.ratio_step) as f64;
+    (replica.policy.ratio - per_step * steps).max(rules.least_ratio)
+}
+
+/// Sends back the requests with the fewest tokens written (of those the longest prompt) until the next step fits with
+/// room for every request that stays. Always sends at least one.
+fn retract<O: Observer>(
+    replica: &mut Replica,
+    rules: &SglangSettings,
+    now: SimTime,
+    queue: &mut impl Queue,
+    observer: &mut O,
+) -> Result<bool> {
+    loop {
+        let step = replica.step;
+        let live = |replica: &Replica| -> Vec<u32> {
+            let decoding = |slot: &u32| {
+                replica.slots[*slot as usize].as_ref().is_some_and(|sequence| sequence.phase == Phase::Decode)
+            };
+            replica.running.iter().copied().filter(decoding).collect()
+        };
+        let candidates = live(replica);
+        let sequence = |slot: u32| replica.slots[slot as usize].as_ref();
+        let victim = candidates
+            .iter()
+            .copied()
+            .filter_map(|slot| {
+                sequence(slot)
+                    .map(|s| (s.generated(step), Reverse(s.request.prompt_tokens), Reverse(s.admission), slot))
+            })
+            .min()
+            .map(|(.., slot)| slot);
+        let (Some(victim), true) = (victim, candidates.len() > 1 || replica.held_pages > 0) else {
+            return Err(Error::Impossible(format!(
+                "a single request does not fit the KV pool of {} tokens; cap max_tokens or enlarge the pool",
+                replica.pool_pages * u64::from(replica.settings.page_tokens)
+            )));
+        };
+        replica.preempt(victim, now, false, queue, observer);
+        let stay = live(replica);
+        let free = replica.pool_pages.saturating_sub(replica.used_pages()) * u64::from(replica.settings.page_tokens);
+        if replica.fits() && free >= rules.retract_tokens * stay.len() as u64 || stay.len() == 1 && replica.fits() {
+            let sequences = stay.iter().filter_map(|&slot| replica.slots[slot as usize].as_ref());
+            let (mut written, mut most) = (0, 0);
+            for sequence in sequences {
+                written += u64::from(sequence.generated(step));
+                most += replica.policy.max_new_tokens(&sequence.request);
+            }
+            let expected = written + rules.retract_tokens * stay.len() as u64;
+            replica.policy.ratio = (expected as f64 / (most + 1) as f64).min(1.0);
+            replica.policy.ratio_step = step;
+            return Ok(true);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! vLLM: one token budget a step for decodes and prefill together, prompt-only admission, the last admitted request is
+//! preempted and recomputed. Rules of `v1/core/sched/scheduler.py`.
+
+use crate::engine::observe::{Limit, Observer};
+use crate::engine::policy::Verdict;
+use crate::engine::replica::{Chunk, Queue, Replica};
+use crate::engine::sequence::Phase;
+use crate::engine::settings::VllmSettings;
+use crate::error::{Error, Result};
+use crate::units::SimTime;
+
+pub(super) fn plan<O: Observer>(
+    replica: &mut Replica,
+    rules: &VllmSettings,
+    now: SimTime,
+    known: SimTime,
+    queue: &mut impl Queue,
+    observer: &mut O,
+) -> Result<Verdict> {
+    let mut preempted = false;
+    while !replica.fits() {
+        preempt_last(replica, now, queue, observer)?;
+        preempted = true;
+    }
+    let width = replica.settings.speculation.as_ref().map_or(1, |s| u64::from(s.draft_tokens()) + 1);
+    let mut budget = rules.token_budget.saturating_sub(u64::from(replica.rows) * width);
+    preempted |= continue_prompts(replica, rules, &mut budget, now, queue, observer)?;
+    let limit = if preempted { Some(Limit::KvPool) } else { admit(replica, rules, budget, now, known, queue)? };
+    Ok(Verdict { limit, decodes_beside_prefill: true, replan: preempted })
+}
+
+/// Sends the most recently admitted request that has not ended back to the front of the queue.
+fn preempt_last<O: Observer>(
+    replica: &mut Replica,
+    now: SimTime,
+    queue: &mut impl Queue,
+    observer: &mut O,
+) -> Result<()> {
+    let live = |slot: &&u32| replica.slots[**slot as usize].as_ref().is_some_and(|s| s.phase != Phase::Finished);
+    let mut candidates = replica.running.iter().rev().filter(live);
+    let Some(&victim) = candidates.next() else {
+        return Err(Error::Impossible("the KV pool is too small for what has finished already".to_owned()));
+    };
+    if candidates.next().is_none() {
+        let request = replica.slots[victim as usize]
+            .as_ref()
+            .map(|s| (s.request.id, s.request.prompt_tokens, s.request.output_tokens));
+        let (id, prompt, output) = request.unwrap_or_default();
+        return Err(too_large(id, prompt, output, replica));
+    }
+    replica.preempt(victim, now, true, queue, observer);
+    Ok(())
+}
+
+fn too_large(id: u64, prompt_tokens: u32, output_tokens: u32, replica: &Replica) -> Error {
+    Error::Impossible(format!(
+        "request {id} needs {} tokens of KV cache (prompt {prompt_tokens} + output {output_tokens}) and the pool holds {}; \
+         cap max_tokens, drop it, or enlarge the pool (a larger gpu_memory_utilization, fp8 KV, more GPUs per replica)",
+        u64::from(prompt_tokens) + u64::from(output_tokens),
+        replica.pool_pages * u64::from(replica.settings.page_tokens)
+    ))
+}
+
+/// Prompts that are being read go on, in order of admission.
+fn continue_prompts<O: Observer>(
+    replica: &mut Replica,
+    rules: &VllmSettings,
+    budget: &mut u64,
+    now: SimTime,
+    queue: &mut impl Queue,
+    observer: &mut O,
+) -> Result<bool> {
+    if replica.prefilling == 0 {
+        return Ok(false);
+    }
+    let mut preempted = false;
+    for slot in replica.running.clone() {
+        let Some(sequence) = replica.slots[slot as usize].as_ref().filter(|s| s.phase == Phase::Prefill) else {
+            continue;
+        };
+        let admission = sequence.admission;
+        let tokens = u64::from(sequence.prefill_goal - sequence.prefilled).min(*budget);
+        if tokens == 0 {
+            break;
+        }
+        if !rules.reserve_full_prompt {
+            let wanted = replica.pages(u64::from(sequence.prefilled) + tokens);
+            let grown = wanted.saturating_sub(sequence.held_pages);
+            while replica.used_pages() + grown > replica.pool_pages {
+                preempt_last(replica, now, queue, observer)?;
+                preempted = true;
+                if replica.slots[slot as usize].as_ref().is_none_or(|s| s.admission != admission) {
+                    break;
+                }
+            }
+            let Some(sequence) = replica.slots[slot as usize].as_mut().filter(|s| s.admission == admission) else {
+                break;
+            };
+            sequence.held_pages += grown;
+            replica.held_pages += grown;
+        }
+        *budget -= tokens;
+        replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
+    }
+    // A victim may have had its chunk planned before.
+    let Replica { chunks, slots, .. } = replica;
+    chunks.retain(|chunk| slots[chunk.slot as usize].is_some());
+    Ok(preempted)
+}
+
+/// Admits waiting requests while budget, places and pages last; returns why the next one was left out.
+fn admit(
+    replica: &mut Replica,
+    rules: &VllmSettings,
+    mut budget: u64,
+    now: SimTime,
+    known: SimTime,
+    queue: &mut impl Queue,
+) -> Result<Option<Limit>> {
+    loop {
+        let Some(head) = queue.peek(known) else { return Ok(None) };
+        if replica.occupied() >= replica.settings.running_cap {
+            return Ok(Some(replica.cap_limit()));
+        }
+        if budget == 0 {
+            return Ok(Some(Limit::PrefillBudget));
+        }
+        let generated = head.progress.map_or(0, |progress| progress.generated_tokens);
+        let goal = u64::from(head.request.prompt_tokens + generated);
+        let tokens = goal.min(budget);
+        let held = if rules.reserve_full_prompt { goal } else { tokens };
+        // The watermark keeps pages free when a new request is admitted, not when one resumes.
+        let watermark = if head.progress.is_some() { 0.0 } else { rules.watermark * replica.pool_pages as f64 };
+        let wanted = replica.pages(held) + watermark as u64;
+        let request = head.request;
+        let longest = u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
+        if replica.pages(longest) > replica.pool_pages {
+            return Err(too_large(request.id, request.prompt_tokens, request.output_tokens, replica));
+        }
+        if !replica.has_free_pages(wanted) {
+            return Ok(Some(Limit::KvPool));
+        }
+        let Some(waiting) = queue.take() else { return Ok(None) };
+        let slot = replica.admit(waiting, held as u32, now);
+        budget -= tokens;
+        replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
+    }
+}

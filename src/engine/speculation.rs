@@ -1,0 +1,300 @@
+//! How many verify steps a request needs.
+//!
+//! A verify step emits 1 token and as many drafted ones as the target accepts in a row: 1..=D tokens, D = drafted + 1.
+//! A request that has L tokens to emit needs N steps, the number of draws until their sum reaches L; the last step's
+//! surplus is cut. N is drawn once, from one uniform number: exactly for short requests, by a Cornish–Fisher
+//! quantile of the renewal count for long ones. Requests differ in acceptance far more than steps of one request do,
+//! so each request has its own acceptance, drawn from a Beta law.
+
+use statrs::distribution::{Beta, ContinuousCDF, Normal};
+
+use crate::error::InputError;
+
+/// Requests of fewer tokens than this get the exact law of N.
+const EXACT_BELOW_TOKENS: u32 = 48;
+
+/// Points of the tabulated law of acceptance between requests.
+const TABLE_POINTS: usize = 512;
+
+/// Speculative decoding as the engine runs it.
+#[derive(Clone, Debug)]
+pub struct Speculation {
+    /// Drafted tokens per step (draft passes of a chain drafter).
+    draft_tokens: u32,
+    /// Law of the tokens that a step emits, for evenly spaced quantiles of the law between requests.
+    table: Vec<Emission>,
+}
+
+/// The law of the tokens that one verify step of one request emits.
+#[derive(Clone, Debug)]
+struct Emission {
+    /// `probability[i]`: a step emits i + 1 tokens.
+    probability: Vec<f64>,
+    mean: f64,
+    deviation: f64,
+    /// Third central moment over the squared deviation: the skewness term of the Cornish–Fisher expansion.
+    skew_term: f64,
+}
+
+impl Emission {
+    /// From the conditional probabilities that position i is accepted when all before it were.
+    fn new(conditional: &[f64]) -> Self {
+        let mut probability = Vec::with_capacity(conditional.len() + 1);
+        let mut reached = 1.0;
+        for accept in conditional {
+            probability.push(reached * (1.0 - accept));
+            reached *= accept;
+        }
+        probability.push(reached);
+        let moment = |f: &dyn Fn(f64) -> f64| -> f64 {
+            probability.iter().enumerate().map(|(i, p)| p * f(i as f64 + 1.0)).sum()
+        };
+        let mean = moment(&|x| x);
+        let variance = moment(&|x| (x - mean).powi(2));
+        let third = moment(&|x| (x - mean).powi(3));
+        let skew_term = if variance > 0.0 { third / variance } else { 0.0 };
+        Emission { mean, deviation: variance.sqrt(), skew_term, probability }
+    }
+
+    /// Tokens emitted by one step for a uniform draw.
+    fn draw(&self, unit: f64) -> u32 {
+        let mut below = 0.0;
+        for (index, probability) in self.probability.iter().enumerate() {
+            below += probability;
+            if unit < below {
+                return index as u32 + 1;
+            }
+        }
+        self.probability.len() as u32
+    }
+}
+
+impl Speculation {
+    /// Speculation with `marginal[i]` the mean probability that drafted positions 0..=i are all accepted
+    /// (non-increasing, in [0, 1]) and `spread` the standard deviation between requests of the acceptance of one position.
+    ///
+    /// # Errors
+    /// When there is no position, a probability is outside [0, 1] or increases, or the spread is impossible for the mean.
+    pub fn new(marginal: &[f64], spread: f64) -> Result<Self, InputError> {
+        if marginal.is_empty() || marginal.len() > 64 {
+            return Err(InputError::new(
+                format!("found {} drafted positions", marginal.len()),
+                "speculation drafts 1 to 64 tokens",
+            )
+            .key("acceptance"));
+        }
+        let mut before = 1.0;
+        for &probability in marginal {
+            if !(0.0..=before).contains(&probability) {
+                return Err(InputError::new(
+                    format!("found {probability} after {before}"),
+                    "the probability that all drafted tokens up to a position are accepted lies in [0, 1] and never increases",
+                )
+                .key("acceptance"));
+            }
+            before = probability;
+        }
+        let positions = marginal.len() as f64;
+        let conditional: Vec<f64> = marginal
+            .iter()
+            .scan(1.0, |before, &p| {
+                let conditional = if *before > 0.0 { p / *before } else { 0.0 };
+                *before = p;
+                Some(conditional)
+            })
+            .collect();
+        let mean = marginal[marginal.len() - 1].powf(1.0 / positions);
+        if !(spread.is_finite() && spread >= 0.0) || spread * spread > 0.95 * mean * (1.0 - mean) && spread > 0.0 {
+            return Err(InputError::new(
+                format!("found {spread} for a mean acceptance of {mean:.3} a position"),
+                format!(
+                    "the standard deviation between requests lies in [0, {:.3}]",
+                    (0.95 * mean * (1.0 - mean)).sqrt()
+                ),
+            )
+            .key("acceptance_spread"));
+        }
+        let table = if spread == 0.0 || mean <= 0.0 || mean >= 1.0 {
+            vec![Emission::new(&conditional)]
+        } else {
+            let concentration = mean * (1.0 - mean) / (spread * spread) - 1.0;
+            let beta = Beta::new(mean * concentration, (1.0 - mean) * concentration)
+                .map_err(|e| InputError::new(e.to_string(), "a smaller spread").key("acceptance_spread"))?;
+            (0..TABLE_POINTS)
+                .map(|i| {
+                    let quantile = beta.inverse_cdf((i as f64 + 0.5) / TABLE_POINTS as f64).clamp(1e-9, 1.0 - 1e-9);
+                    // A power tilt keeps the shape over positions and moves their mean acceptance to the quantile.
+                    let tilt = quantile.ln() / mean.ln();
+                    Emission::new(&conditional.iter().map(|c| c.powf(tilt)).collect::<Vec<_>>())
+                })
+                .collect()
+        };
+        Ok(Speculation { draft_tokens: marginal.len() as u32, table })
+    }
+
+    /// Drafted tokens per step.
+    pub fn draft_tokens(&self) -> u32 {
+        self.draft_tokens
+    }
+
+    /// Tokens per step over all requests, the bonus token included ("acceptance length", 1..=D).
+    pub fn mean_tokens_per_step(&self) -> f64 {
+        self.table.iter().map(|emission| emission.mean).sum::<f64>() / self.table.len() as f64
+    }
+
+    fn emission(&self, acceptance_draw: f64) -> &Emission {
+        let index = (acceptance_draw * self.table.len() as f64) as usize;
+        &self.table[index.min(self.table.len() - 1)]
+    }
+
+    /// Steps to emit `tokens` (at least 1) for the request at these draws.
+    pub fn steps(&self, tokens: u32, acceptance_draw: f64, steps_draw: f64) -> u32 {
+        let emission = self.emission(acceptance_draw);
+        if emission.deviation == 0.0 {
+            return (f64::from(tokens) / emission.mean).ceil() as u32;
+        }
+        if tokens < EXACT_BELOW_TOKENS {
+            exact_steps(emission, tokens, steps_draw)
+        } else {
+            long_steps(emission, tokens, steps_draw)
+        }
+    }
+
+    /// Tokens of one drawn step, for the token-exact reference.
+    pub fn draw_step(&self, acceptance_draw: f64, unit: f64) -> u32 {
+        self.emission(acceptance_draw).draw(unit)
+    }
+}
+
+/// Smallest n with P(sum of n draws ≥ tokens) ≥ unit, by convolution.
+fn exact_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
+    let needed = tokens as usize;
+    let mut below = vec![0.0; needed];
+    below[0] = 1.0;
+    for steps in 1..tokens {
+        let mut next = vec![0.0; needed];
+        for (sum, mass) in below.iter().enumerate().filter(|(_, mass)| **mass > 0.0) {
+            for (index, probability) in emission.probability.iter().enumerate() {
+                if let Some(slot) = next.get_mut(sum + index + 1) {
+                    *slot += mass * probability;
+                }
+            }
+        }
+        below = next;
+        if 1.0 - below.iter().sum::<f64>() >= unit {
+            return steps;
+        }
+    }
+    tokens
+}
+
+/// The same by a Cornish–Fisher quantile of the sum: n·μ + z·σ·√n + κ(z² − 1)/6 = tokens − ½, solved for n. The half
+/// corrects for the lattice.
+fn long_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
+    // N ≤ n when the sum of n draws reaches the tokens, so the quantile of N at `unit` is where the sum's lower
+    // quantile at 1 − unit does.
+    let z = standard_normal_quantile(1.0 - unit);
+    let goal = f64::from(tokens) - 0.5 - emission.skew_term * (z * z - 1.0) / 6.0;
+    let half = z * emission.deviation;
+    let root = (-half + (half * half + 4.0 * emission.mean * goal).sqrt()) / (2.0 * emission.mean);
+    let steps = (root * root).ceil();
+    let fewest = (f64::from(tokens) / emission.probability.len() as f64).ceil();
+    steps.clamp(fewest, f64::from(tokens)) as u32
+}
+
+/// Quantile of the standard normal law, from a table of statrs' exact one: cubic Hermite inside, exact in the tails.
+fn standard_normal_quantile(p: f64) -> f64 {
+    const CELLS: usize = 1024;
+    static TABLE: std::sync::OnceLock<Vec<(f64, f64)>> = std::sync::OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let normal = Normal::standard();
+        (0..=CELLS)
+            .map(|i| {
+                let at = (i as f64 / CELLS as f64).clamp(1e-9, 1.0 - 1e-9);
+                let z = normal.inverse_cdf(at);
+                // dz/dp = 1/φ(z)
+                (z, (2.0 * std::f64::consts::PI).sqrt() * (z * z / 2.0).exp() / CELLS as f64)
+            })
+            .collect()
+    });
+    let position = p * CELLS as f64;
+    let cell = position as usize;
+    if !(16..CELLS - 16).contains(&cell) {
+        return Normal::standard().inverse_cdf(p);
+    }
+    let t = position - cell as f64;
+    let ((z0, d0), (z1, d1)) = (table[cell], table[cell + 1]);
+    let s = 1.0 - t;
+    z0 * s * s * (1.0 + 2.0 * t) + d0 * s * s * t + z1 * t * t * (3.0 - 2.0 * t) - d1 * t * t * s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{Purpose, Streams, open_unit};
+    use rand::Rng;
+
+    fn drawn_steps(speculation: &Speculation, tokens: u32, acceptance: f64, generator: &mut impl Rng) -> u32 {
+        let (mut sum, mut steps) = (0, 0);
+        while sum < tokens {
+            sum += speculation.draw_step(acceptance, open_unit(generator.next_u64()));
+            steps += 1;
+        }
+        steps
+    }
+
+    /// Largest distance of two empirical distribution functions.
+    fn kolmogorov_smirnov(mut a: Vec<u32>, mut b: Vec<u32>) -> f64 {
+        a.sort_unstable();
+        b.sort_unstable();
+        let share = |sorted: &[u32], x: u32| sorted.partition_point(|v| *v <= x) as f64 / sorted.len() as f64;
+        a.iter().chain(&b).map(|&x| (share(&a, x) - share(&b, x)).abs()).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn drawn_and_summed_steps_have_the_same_law() {
+        for (marginal, spread) in
+            [(vec![0.8], 0.0), (vec![0.8, 0.64, 0.512], 0.0), (vec![0.88, 0.77, 0.66], 0.1), (vec![0.3, 0.05], 0.05)]
+        {
+            let speculation = Speculation::new(&marginal, spread).unwrap();
+            for tokens in [1, 2, 7, 47, 48, 100, 1023, 4000] {
+                let n = 4000;
+                let mut blocks = Streams::new(7, 0).blocks(Purpose::Request);
+                let mut generator = Streams::new(7, 0).endless(Purpose::ExactSteps, 0);
+                let mut at_once = Vec::new();
+                let mut summed = Vec::new();
+                for id in 0..n {
+                    let draws = blocks.draws(id);
+                    at_once.push(speculation.steps(tokens, draws[0], draws[1]));
+                    summed.push(drawn_steps(&speculation, tokens, draws[2], &mut generator));
+                }
+                // P(D > 2.3·sqrt(2/n)) < 1e-4; the seed is fixed.
+                let distance = kolmogorov_smirnov(at_once, summed);
+                assert!(distance < 2.3 * (2.0f64 / n as f64).sqrt(), "{marginal:?} {spread} {tokens}: {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn certain_acceptance_needs_tokens_over_width_steps() {
+        let speculation = Speculation::new(&[1.0, 1.0, 1.0], 0.0).unwrap();
+        assert_eq!(speculation.steps(1024, 0.5, 0.5), 256);
+        assert_eq!(speculation.steps(1025, 0.5, 0.5), 257);
+        let never = Speculation::new(&[0.0], 0.0).unwrap();
+        assert_eq!(never.steps(100, 0.5, 0.9), 100);
+    }
+
+    #[test]
+    fn impossible_acceptance_is_refused() {
+        for (marginal, spread) in [
+            (vec![], 0.0),
+            (vec![1.2], 0.0),
+            (vec![0.5, 0.6], 0.0),
+            (vec![f64::NAN], 0.0),
+            (vec![0.5], 0.6),
+            (vec![0.5], -0.1),
+        ] {
+            assert!(Speculation::new(&marginal, spread).is_err(), "{marginal:?} {spread}");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The router and the client: which request a replica sees, and when.
+//!
+//! Requests come in the order of the job. Where everything is submitted at once, replicas simply take the next one
+//! (from a queue they share, or from their own share of the job). Otherwise requests become known one by one: at their
+//! arrival times, or when the client, which keeps a number of requests in flight, learns of a completion.
+
+use std::collections::VecDeque;
+
+use crate::engine::replica::Queue;
+use crate::engine::sequence::Waiting;
+use crate::units::{SimTime, Span};
+use crate::workload::Request;
+
+/// The requests of a job, by position in the order in which they are sent.
+pub trait RequestStream {
+    /// How many there are.
+    fn len(&self) -> u64;
+    /// The request at a position; `None` when it can never be served (its prompt fills the context).
+    fn request(&mut self, position: u64) -> Option<Request>;
+    /// When it arrives, for open arrivals; `None` when it is there from the start.
+    fn arrival(&mut self, position: u64) -> Option<SimTime>;
+    /// True when there are no requests.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How requests find their replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Dispatch {
+    /// One queue that replicas take from.
+    #[default]
+    Shared,
+    /// The job is cut into one contiguous part per replica.
+    Static,
+    /// Request i goes to replica i mod N.
+    RoundRobin,
+}
+
+/// How many requests the client keeps in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum InFlight {
+    /// Everything is submitted as soon as it arrives.
+    #[default]
+    All,
+    /// So many for each replica.
+    PerReplica(u32),
+    /// So many in all, sent to the replica that has the fewest.
+    Total(u32),
+}
+
+/// One reader's share of the job.
+#[derive(Clone, Debug)]
+struct Share<R> {
+    requests: R,
+    next: u64,
+    step: u64,
+    end: u64,
+}
+
+impl<R: RequestStream> Share<R> {
+    /// The next request that can be served, its position, and how many were rejected before it.
+    fn next(&mut self) -> (Option<(u64, Request)>, u64) {
+        let mut rejected = 0;
+        while self.next < self.end {
+            let position = self.next;
+            self.next += self.step;
+            match self.requests.request(position) {
+                Some(request) => return (Some((position, request)), rejected),
+                None => rejected += 1,
+            }
+        }
+        (None, rejected)
+    }
+
+    fn is_done(&self) -> bool {
+        self.next >= self.end
+    }
+}
+
+/// The router and the client of one run.
+#[derive(Debug)]
+pub(super) struct Feed<R> {
+    /// One share, or one per replica.
+    shares: Vec<Share<R>>,
+    /// One queue for all, or one per replica.
+    queues: Vec<VecDeque<Waiting>>,
+    /// Requests that a preemption sent back: before and behind the queue, per replica.
+    resumed: Vec<VecDeque<Waiting>>,
+    retracted: Vec<VecDeque<Waiting>>,
+    /// What `peek` showed per replica where requests are taken straight from the job.
+    shown: Vec<Option<Waiting>>,
+    /// Requests on their way, by arrival.
+    coming: VecDeque<(SimTime, usize, Waiting)>,
+    mode: Mode,
+    dispatch: Dispatch,
+    in_flight: Vec<u32>,
+    submit_interval: Span,
+    last_submit: Option<SimTime>,
+    /// Replicas that got something new at the present instant.
+    pub(super) woken: Vec<usize>,
+    pub(super) rejected: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Everything is there from the start.
+    Pull,
+    /// A closed loop: completions bring the next request.
+    Closed(InFlight),
+    /// Arrival times.
+    Open,
+}
+
+impl<R: RequestStream + Clone> Feed<R> {
+    pub(super) fn new(
+        mut requests: R,
+        replicas: usize,
+        dispatch: Dispatch,
+        in_flight: InFlight,
+        submit_interval: Span,
+    ) -> Self {
+        let open = requests.arrival(0).is_some();
+        let mode = match in_flight {
+            _ if open => Mode::Open,
+            InFlight::All if submit_interval == Span::ZERO => Mode::Pull,
+            // A client that sends everything, one by one, is a closed loop without end.
+            other => Mode::Closed(other),
+        };
+        let length = requests.len();
+        let share = |next, step, end| Share { requests: requests.clone(), next, step, end };
+        let count = replicas as u64;
+        let shares: Vec<Share<R>> = match dispatch {
+            // Arrivals come in the order of the job whoever serves them.
+            _ if mode == Mode::Open => vec![share(0, 1, length)],
+            Dispatch::Shared => vec![share(0, 1, length)],
+            Dispatch::Static => (0..count).map(|r| share(length * r / count, 1, length * (r + 1) / count)).collect(),
+            Dispatch::RoundRobin => (0..count).map(|r| share(r, count, length)).collect(),
+        };
+        let queues = if mode == Mode::Open && dispatch == Dispatch::Shared { 1 } else { replicas };
+        let mut feed = Feed {
+            shares,
+            queues: vec![VecDeque::new(); queues],
+            resumed: vec![VecDeque::new(); replicas],
+            retracted: vec![VecDeque::new(); replicas],
+            shown: vec![None; replicas],
+            coming: VecDeque::new(),
+            mode,
+            dispatch,
+            in_flight: vec![0; replicas],
+            submit_interval,
+            last_submit: None,
+            woken: Vec::new(),
+            rejected: 0,
+        };
+        match mode {
+            Mode::Pull => {}
+            Mode::Open => feed.fetch_arrival(),
+            Mode::Closed(limit) => feed.fill(limit, replicas),
+        }
+        feed
+    }
+
+    /// Sends what the client keeps in flight from the start, a request to each replica in turn.
+    fn fill(&mut self, limit: InFlight, replicas: usize) {
+        match limit {
+            InFlight::All => {
+                let total = self
+                    .shares
+                    .iter()
+                    .map(|share| share.end.saturating_sub(share.next).div_ceil(share.step))
+                    .sum::<u64>();
+                for index in 0..total {
+                    self.submit((index % replicas as u64) as usize, SimTime::ZERO);
+                }
+            }
+            InFlight::PerReplica(each) => {
+                for _ in 0..each {
+                    (0..replicas).for_each(|replica| self.submit(replica, SimTime::ZERO));
+                }
+            }
+            InFlight::Total(total) => {
+                for index in 0..total {
+                    self.submit(index as usize % replicas, SimTime::ZERO);
+                }
+            }
+        }
+    }
+
+    fn share_of(&self, replica: usize) -> usize {
+        if self.shares.len() == 1 { 0 } else { replica }
+    }
+
+    fn queue_of(&self, replica: usize) -> usize {
+        if self.queues.len() == 1 { 0 } else { replica }
+    }
+
+    fn draw(&mut self, replica: usize) -> Option<(u64, Request)> {
+        let share = self.share_of(replica);
+        let (next, rejected) = self.shares[share].next();
+        self.rejected += rejected;
+        next
+    }
+
+    /// The client sends the next request of `replica` at `now`, or as soon after as it can.
+    fn submit(&mut self, replica: usize, now: SimTime) {
+        let Some((_, request)) = self.draw(replica) else { return };
+        let at = match self.last_submit {
+            Some(last) => now.max(last + self.submit_interval),
+            None => now,
+        };
+        self.last_submit = Some(at);
+        self.in_flight[replica] += 1;
+        let waiting = Waiting { request, submitted_at: at, progress: None };
+        if at > now || now == SimTime::ZERO {
+            self.coming.push_back((at, replica, waiting));
+        } else {
+            let queue = self.queue_of(replica);
+            self.queues[queue].push_back(waiting);
+            self.woken.push(replica);
+        }
+    }
+
+    /// Fetches the next open arrival, one ahead.
+    fn fetch_arrival(&mut self) {
+        let Some((position, request)) = self.draw(0) else { return };
+        let share = &mut self.shares[0];
+        let at = share.requests.arrival(position).unwrap_or(SimTime::ZERO);
+        let replicas = self.shown.len() as u64;
+        let replica = match self.dispatch {
+            Dispatch::Shared => 0,
+            Dispatch::RoundRobin => position % replicas,
+            Dispatch::Static => {
+                u64::try_from(u128::from(position) * u128::from(replicas) / u128::from(share.end)).unwrap_or(0)
+            }
+        };
+        self.coming.push_back((at, replica as usize, Waiting { request, submitted_at: at, progress: None }));
+    }
+
+    /// When the next request on its way arrives.
+    pub(super) fn next_arrival(&self) -> Option<SimTime> {
+        self.coming.front().map(|(at, ..)| *at)
+    }
+
+    /// Delivers what arrives at `now`.
+    pub(super) fn arrive(&mut self, now: SimTime) {
+        while self.coming.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, replica, waiting)) = self.coming.pop_front() else { return };
+            let queue = self.queue_of(replica);
+            self.queues[queue].push_back(waiting);
+            if self.queues.len() == 1 {
+                self.woken.extend(0..self.shown.len());
+            } else {
+                self.woken.push(replica);
+            }
+            if self.mode == Mode::Open {
+                self.fetch_arrival();
+            }
+        }
+    }
+
+    /// True when nothing is left to hand out.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.shares.iter().all(Share::is_done) && self.coming.is_empty()
+    }
+
+    /// The view of one replica.
+    pub(super) fn queue(&mut self, replica: usize) -> ReplicaQueue<'_, R> {
+        ReplicaQueue { feed: self, replica }
+    }
+}
+
+/// What one replica sees of the feed.
+pub(super) struct ReplicaQueue<'a, R> {
+    feed: &'a mut Feed<R>,
+    replica: usize,
+}
+
+/// Where the head of a replica's queue stands.
+enum Head {
+    Resumed,
+    Queued(usize),
+    Shown,
+    Retracted,
+}
+
+impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    fn head(&mut self, known: SimTime) -> Option<Head> {
+        let replica = self.replica;
+        if !self.feed.resumed[replica].is_empty() {
+            return Some(Head::Resumed);
+        }
+        if self.feed.mode == Mode::Pull {
+            if self.feed.shown[replica].is_none() {
+                self.feed.shown[replica] = self.feed.draw(replica).map(|(_, request)| Waiting {
+                    request,
+                    submitted_at: SimTime::ZERO,
+                    progress: None,
+                });
+            }
+            if self.feed.shown[replica].is_some() {
+                return Some(Head::Shown);
+            }
+        } else {
+            let queue = self.feed.queue_of(replica);
+            if let Some(waiting) = self.feed.queues[queue].front() {
+                return (waiting.submitted_at <= known).then_some(Head::Queued(queue));
+            }
+        }
+        (!self.feed.retracted[replica].is_empty()).then_some(Head::Retracted)
+    }
+}
+
+impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
+    fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
+        let replica = self.replica;
+        match self.head(known)? {
+            Head::Resumed => self.feed.resumed[replica].front(),
+            Head::Queued(queue) => self.feed.queues[queue].front(),
+            Head::Shown => self.feed.shown[replica].as_ref(),
+            Head::Retracted => self.feed.retracted[replica].front(),
+        }
+    }
+
+    fn take(&mut self) -> Option<Waiting> {
+        let replica = self.replica;
+        match self.head(SimTime::NEVER)? {
+            Head::Resumed => self.feed.resumed[replica].pop_front(),
+            Head::Queued(queue) => self.feed.queues[queue].pop_front(),
+            Head::Shown => self.feed.shown[replica].take(),
+            Head::Retracted => self.feed.retracted[replica].pop_front(),
+        }
+    }
+
+    fn put_back(&mut self, waiting: Waiting, first: bool) {
+        if first {
+            self.feed.resumed[self.replica].push_front(waiting);
+        } else {
+            self.feed.retracted[self.replica].push_back(waiting);
+        }
+    }
+
+    fn completed(&mut self, at: SimTime) {
+        let Mode::Closed(limit) = self.feed.mode else { return };
+        self.feed.in_flight[self.replica] -= 1;
+        match limit {
+            InFlight::All => {}
+            InFlight::PerReplica(_) => self.feed.submit(self.replica, at),
+            InFlight::Total(_) => {
+                // The replica with the fewest requests gets the next one; its own on a tie.
+                let fewest = (0..self.feed.in_flight.len())
+                    .min_by_key(|&replica| (self.feed.in_flight[replica], replica != self.replica, replica));
+                self.feed.submit(fewest.unwrap_or(self.replica), at);
+            }
+        }
+    }
+
+    fn more(&mut self) -> bool {
+        let replica = self.replica;
+        let share = self.feed.share_of(replica);
+        !self.feed.shares[share].is_done()
+            || self.feed.shown[replica].is_some()
+            || !self.feed.coming.is_empty()
+            || !self.feed.queues[self.feed.queue_of(replica)].is_empty()
+            || !self.feed.resumed[replica].is_empty()
+            || !self.feed.retracted[replica].is_empty()
+    }
+
+    fn reacts(&self) -> bool {
+        matches!(self.feed.mode, Mode::Closed(limit) if limit != InFlight::All)
+    }
+
+    fn waiting(&self) -> u64 {
+        let replica = self.replica;
+        let queued = match self.feed.mode {
+            Mode::Pull => {
+                let share = &self.feed.shares[self.feed.share_of(replica)];
+                share.end.saturating_sub(share.next).div_ceil(share.step)
+                    + u64::from(self.feed.shown[replica].is_some())
+            }
+            _ => self.feed.queues[self.feed.queue_of(replica)].len() as u64,
+        };
+        queued + (self.feed.resumed[replica].len() + self.feed.retracted[replica].len()) as u64
+    }
+}
