@@ -81,6 +81,7 @@ impl<R: RequestStream> Share<R> {
 /// The router and the client of one run.
 #[derive(Debug)]
 pub(super) struct Feed<R> {
+    replicas: usize,
     /// One share, or one per replica.
     shares: Vec<Share<R>>,
     /// One queue for all, or one per replica.
@@ -88,7 +89,7 @@ pub(super) struct Feed<R> {
     /// Requests that a preemption sent back: before and behind the queue, per replica.
     resumed: Vec<VecDeque<Waiting>>,
     retracted: Vec<VecDeque<Waiting>>,
-    /// What `peek` showed per replica where requests are taken straight from the job.
+    /// The head of each share where requests are taken straight from the job.
     shown: Vec<Option<Waiting>>,
     /// Requests on their way, by arrival.
     coming: VecDeque<(SimTime, usize, Waiting)>,
@@ -139,11 +140,12 @@ impl<R: RequestStream + Clone> Feed<R> {
         };
         let queues = if mode == Mode::Open && dispatch == Dispatch::Shared { 1 } else { replicas };
         let mut feed = Feed {
+            replicas,
+            shown: vec![None; shares.len()],
             shares,
             queues: vec![VecDeque::new(); queues],
             resumed: vec![VecDeque::new(); replicas],
             retracted: vec![VecDeque::new(); replicas],
-            shown: vec![None; replicas],
             coming: VecDeque::new(),
             mode,
             dispatch,
@@ -226,7 +228,7 @@ impl<R: RequestStream + Clone> Feed<R> {
         let Some((position, request)) = self.draw(0) else { return };
         let share = &mut self.shares[0];
         let at = share.requests.arrival(position).unwrap_or(SimTime::ZERO);
-        let replicas = self.shown.len() as u64;
+        let replicas = self.replicas as u64;
         let replica = match self.dispatch {
             Dispatch::Shared => 0,
             Dispatch::RoundRobin => position % replicas,
@@ -249,7 +251,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             let queue = self.queue_of(replica);
             self.queues[queue].push_back(waiting);
             if self.queues.len() == 1 {
-                self.woken.extend(0..self.shown.len());
+                self.woken.extend(0..self.replicas);
             } else {
                 self.woken.push(replica);
             }
@@ -261,7 +263,7 @@ impl<R: RequestStream + Clone> Feed<R> {
 
     /// True when nothing is left to hand out.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.shares.iter().all(Share::is_done) && self.coming.is_empty()
+        self.shares.iter().all(Share::is_done) && self.coming.is_empty() && self.shown.iter().all(Option::is_none)
     }
 
     /// The view of one replica.
@@ -280,7 +282,7 @@ pub(super) struct ReplicaQueue<'a, R> {
 enum Head {
     Resumed,
     Queued(usize),
-    Shown,
+    Shown(usize),
     Retracted,
 }
 
@@ -291,15 +293,16 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
             return Some(Head::Resumed);
         }
         if self.feed.mode == Mode::Pull {
-            if self.feed.shown[replica].is_none() {
-                self.feed.shown[replica] = self.feed.draw(replica).map(|(_, request)| Waiting {
+            let share = self.feed.share_of(replica);
+            if self.feed.shown[share].is_none() {
+                self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
                     request,
                     submitted_at: SimTime::ZERO,
                     progress: None,
                 });
             }
-            if self.feed.shown[replica].is_some() {
-                return Some(Head::Shown);
+            if self.feed.shown[share].is_some() {
+                return Some(Head::Shown(share));
             }
         } else {
             let queue = self.feed.queue_of(replica);
@@ -317,7 +320,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
-            Head::Shown => self.feed.shown[replica].as_ref(),
+            Head::Shown(share) => self.feed.shown[share].as_ref(),
             Head::Retracted => self.feed.retracted[replica].front(),
         }
     }
@@ -327,7 +330,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         match self.head(SimTime::NEVER)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => self.feed.queues[queue].pop_front(),
-            Head::Shown => self.feed.shown[replica].take(),
+            Head::Shown(share) => self.feed.shown[share].take(),
             Head::Retracted => self.feed.retracted[replica].pop_front(),
         }
     }
@@ -359,7 +362,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         let replica = self.replica;
         let share = self.feed.share_of(replica);
         !self.feed.shares[share].is_done()
-            || self.feed.shown[replica].is_some()
+            || self.feed.shown[share].is_some()
             || !self.feed.coming.is_empty()
             || !self.feed.queues[self.feed.queue_of(replica)].is_empty()
             || !self.feed.resumed[replica].is_empty()

@@ -117,10 +117,14 @@ fn admit(
     known: SimTime,
     queue: &mut impl Queue,
 ) -> Result<Option<Limit>> {
+    if replica.policy.full.is_some() {
+        return Ok(replica.policy.full);
+    }
     loop {
         let Some(head) = queue.peek(known) else { return Ok(None) };
         if replica.occupied() >= replica.settings.running_cap {
-            return Ok(Some(replica.cap_limit()));
+            replica.policy.full = Some(replica.cap_limit());
+            return Ok(replica.policy.full);
         }
         if budget == 0 {
             return Ok(Some(Limit::PrefillBudget));
@@ -138,7 +142,9 @@ fn admit(
             return Err(too_large(request.id, request.prompt_tokens, request.output_tokens, replica));
         }
         if !replica.has_free_pages(wanted) {
-            return Ok(Some(Limit::KvPool));
+            // Free pages only shrink until a request leaves.
+            replica.policy.full = Some(Limit::KvPool);
+            return Ok(replica.policy.full);
         }
         let Some(waiting) = queue.take() else { return Ok(None) };
         let slot = replica.admit(waiting, held as u32, now);
