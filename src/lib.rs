@@ -7,5 +7,6 @@ pub mod error;
 pub mod random;
 pub mod units;
 
+pub mod engine;
 pub mod model;
 pub mod workload;

@@ -1,0 +1,3 @@
+//! Serving engines: one replica, its limits and its steps.
+
+pub mod memory;
