@@ -264,3 +264,16 @@ fn tier_for<T>(tiers: &[T], below_gib: impl Fn(&T) -> Option<f64>, reported_mib:
         InputError::new(found, "let the last tier have no below_gib").key("engine.tiers").into()
     })
 }
+
+/// Says so when a release lies outside those that the arithmetic was checked against.
+fn note_release(version: Version, (first, last): (Version, Version), trail: &mut Vec<String>) {
+    let text = |(major, minor, patch): Version| format!("{major}.{minor}.{patch}");
+    if version < first || version > last {
+        let nearest = if version < first { first } else { last };
+        trail.push(format!(
+            "release {} was not checked: its arithmetic is taken to be that of {}",
+            text(version),
+            text(nearest)
+        ));
+    }
+}

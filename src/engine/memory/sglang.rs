@@ -5,10 +5,12 @@
 //! the boundary is noted beside its constant.
 
 use super::limits::{CapturedGraphs, GraphUnit, Limit, Limits, Origin, StateLimits, running_cap};
-use super::{MambaStrategy, MemoryQuestion, SglangFlags, VisionTower, gib, impossible, tier_for};
+use super::{MambaStrategy, MemoryQuestion, SglangFlags, VisionTower, gib, impossible, note_release, tier_for};
 use crate::error::{InputError, Result};
 use crate::model::engine::{SglangDefaults, Version};
 
+/// First and last release that this arithmetic was checked against.
+const READ_RELEASES: (Version, Version) = ((0, 5, 10), (0, 5, 23));
 /// First release that solves slots and draft states together, and the first with today's tiers and reserve. (The
 /// reserve changed at some release after 0.5.12 and by 0.5.23.)
 const JOINT_SOLVE: Version = (0, 5, 13);
@@ -47,6 +49,7 @@ struct Pools {
 pub(super) fn limits(q: &MemoryQuestion<'_>, flags: &SglangFlags, defaults: &SglangDefaults) -> Result<Limits> {
     let plan = plan(q, flags, defaults)?;
     let mut trail = Vec::new();
+    note_release(q.version, READ_RELEASES, &mut trail);
     let fraction = match flags.mem_fraction_static {
         Some(given) if !(given > 0.0 && given < 1.0) => {
             let error = InputError::new(given.to_string(), "a share of memory above 0 and below 1");
@@ -68,6 +71,9 @@ pub(super) fn limits(q: &MemoryQuestion<'_>, flags: &SglangFlags, defaults: &Sgl
             (Limit::first(tokens, None, computed), pools.slots)
         }
     };
+    if kv_pool_tokens.origin == Origin::FromLog {
+        trail.push(format!("KV tokens = {kv_pool_tokens}: memory flags do not move them"));
+    }
     let max_running = plan.max_running.unwrap_or_else(|| {
         let by_context = kv_pool_tokens.value as f64 / q.context_tokens.max(1) as f64 * 512.0;
         let requests = (by_context as u64).clamp(2048, 4096).min(kv_pool_tokens.value / 2);
@@ -144,11 +150,7 @@ fn plan(q: &MemoryQuestion<'_>, flags: &SglangFlags, defaults: &SglangDefaults) 
         graph_max: flags.cuda_graph_max_bs.unwrap_or(tier_graph.min(user_running)),
         max_running: given.or(by_drafts),
         overlap,
-        slots_per_request: Limit::first(
-            q.log.state_slots_per_request,
-            None,
-            Limit::new(slots, origin),
-        ),
+        slots_per_request: Limit::first(q.log.state_slots_per_request, None, Limit::new(slots, origin)),
     })
 }
 

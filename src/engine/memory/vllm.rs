@@ -4,10 +4,12 @@
 //! `v1/kv_cache_interface.py: MambaSpec` of vLLM 0.33. Activation memory is profiled by the engine: here a prior.
 
 use super::limits::{CapturedGraphs, GraphUnit, Limit, Limits, Origin, StateLimits, running_cap};
-use super::{MIB, MemoryQuestion, VllmFlags, gib, impossible, tier_for};
+use super::{MIB, MemoryQuestion, VllmFlags, gib, impossible, note_release, tier_for};
 use crate::error::{InputError, Result};
-use crate::model::engine::{VllmDefaults, VllmTier};
+use crate::model::engine::{Version, VllmDefaults, VllmTier};
 
+/// First and last release that this arithmetic was checked against.
+const READ_RELEASES: (Version, Version) = ((0, 26, 0), (0, 33, 0));
 /// Past inputs that a convolution state keeps: kernel 4 of every supported linear attention, less one.
 const CONVOLUTION_INPUTS: f64 = 3.0;
 /// Tokens in a chunk of linear attention: one state of workspace each.
@@ -27,6 +29,7 @@ struct Blocks {
 pub(super) fn limits(q: &MemoryQuestion<'_>, flags: &VllmFlags, defaults: &VllmDefaults) -> Result<Limits> {
     let tier = tier_for(&defaults.tiers, |tier| tier.below_gib, q.gpu.reported_mib)?;
     let mut trail = Vec::new();
+    note_release(q.version, READ_RELEASES, &mut trail);
     let default_seqs = Limit::new(tier.max_num_seqs, Origin::EngineDefault);
     let max_running = Limit::first(q.log.max_running, flags.max_num_seqs, default_seqs);
     let budget = Limit::first(None, flags.max_num_batched_tokens, default_budget(tier, flags.offline));
@@ -51,6 +54,9 @@ pub(super) fn limits(q: &MemoryQuestion<'_>, flags: &VllmFlags, defaults: &VllmD
             count
         }
     };
+    if count.origin != Origin::Arithmetic {
+        trail.push(format!("blocks = {count}: memory flags do not move them"));
+    }
     let state = (blocks.state_blocks > 0).then(|| state_limits(q, count, &blocks));
     check_sequences(max_running, count, state.is_some())?;
     let (running, limit) = running_cap(max_running.value, state.as_ref());
