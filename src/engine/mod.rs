@@ -1,7 +1,8 @@
-//! One replica: sequences, key-value pool, policies, and the stretches of steps it runs.
+//! One replica: memory arithmetic, sequences, key-value pool, policies, and the stretches of steps it runs.
 //!
 //! Policies decide what a step holds, the replica applies it, `cost` prices it, the fleet in `simulation` moves time.
 
+pub mod memory;
 pub mod observe;
 pub mod policy;
 pub mod replica;
