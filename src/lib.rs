@@ -7,5 +7,6 @@ pub mod error;
 pub mod random;
 pub mod units;
 
+pub mod measured;
 pub mod model;
 pub mod workload;
