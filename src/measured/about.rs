@@ -188,13 +188,17 @@ pub struct AboutJob {
     pub arrivals_end_s: Option<f64>,
 }
 
+/// What is found where a key is missing.
+const MISSING: &str = "missing key";
+
 /// Reads a description from TOML text; `file` names it in errors.
 pub fn read_about(text: &str, file: &str) -> Result<About, InputError> {
     toml::from_str(text).map_err(|error| {
         let input = explain(error.message()).file(file);
         match error.span() {
-            Some(span) => input.line(1 + text[..span.start].matches('\n').count() as u64),
-            None => input,
+            // A missing key has no line of its own.
+            Some(span) if input.found != MISSING => input.line(1 + text[..span.start].matches('\n').count() as u64),
+            _ => input,
         }
     })
 }
@@ -203,7 +207,7 @@ pub fn read_about(text: &str, file: &str) -> Result<About, InputError> {
 fn explain(message: &str) -> InputError {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let Some(name) = quoted.next() else {
-        return InputError::new(message.replace('\n', " "), "see the keys in traces/measured/README.md");
+        return InputError::new(message.replace('\n', " "), "write `key = value` with a value of the expected kind");
     };
     if message.starts_with("unknown field") {
         let remedy = match nearest(name, quoted) {
@@ -213,7 +217,7 @@ fn explain(message: &str) -> InputError {
         return InputError::new("unknown key", remedy).key(name);
     }
     if message.starts_with("missing field") {
-        return InputError::new("missing key", "add it to the description").key(name);
+        return InputError::new(MISSING, "add it to the description").key(name);
     }
-    InputError::new(message.replace('\n', " "), "see the keys in traces/measured/README.md")
+    InputError::new(message.replace('\n', " "), "write `key = value` with a value of the expected kind")
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::curve::{Curve, capped, effective_batch, expected_noise, knee, plateau};
+use super::curve::{Curve, Point, capped, effective_batch, expected_noise, knee, plateau};
 use super::outlier::{OddityKind, oddities};
 use super::table::{RateKind, Row, Table, output_tok_per_s};
 
@@ -20,9 +20,47 @@ pub enum Severity {
     Note,
 }
 
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    /// The kind of the rate contradicts tpot.
+    KindAgainstTpot,
+    /// Output and total rates in one curve, not convertible.
+    MixedKinds,
+    /// Two rates for one concurrency and shape.
+    TwoRates,
+    /// A row that does not fit its neighbours.
+    Outlier,
+    /// A lasting fall of the rate.
+    Cliff,
+    /// Signs of a cap on running requests.
+    Capped,
+    /// Fewer requests decode than are in flight.
+    PartlyRunning,
+    /// Plateau and knee.
+    Plateau,
+    /// Only points beyond the knee.
+    Saturated,
+    /// Prefill is not in the rate.
+    DecodeWindow,
+    /// As many requests as in flight.
+    SingleWave,
+    /// Fewer requests than the concurrency.
+    BelowConcurrency,
+    /// So few requests that noise matters.
+    FewRequests,
+    /// Columns that were not used.
+    UnusedColumns,
+    /// A row that the description doubts.
+    DoubtedBySource,
+}
+
 /// One thing found in a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
+    /// What it is about.
+    pub topic: Topic,
     /// Lines in the file, from 1; none when it concerns the whole table.
     pub lines: Vec<u64>,
     /// How much it matters.
@@ -49,8 +87,20 @@ impl fmt::Display for Finding {
     }
 }
 
-fn finding(severity: Severity, lines: Vec<u64>, what: String, done: impl Into<String>) -> Finding {
-    Finding { lines, severity, what, done: done.into() }
+impl Finding {
+    /// Whether the rows on its lines must stay out of a fit.
+    pub fn excludes_rows(&self) -> bool {
+        matches!(self.topic, Topic::KindAgainstTpot | Topic::MixedKinds | Topic::TwoRates | Topic::Outlier)
+    }
+}
+
+fn finding(topic: Topic, lines: Vec<u64>, what: String, done: impl Into<String>) -> Finding {
+    let severity = match topic {
+        Topic::KindAgainstTpot | Topic::MixedKinds => Severity::Error,
+        Topic::TwoRates | Topic::Outlier | Topic::Cliff | Topic::Capped | Topic::BelowConcurrency => Severity::Warning,
+        _ => Severity::Note,
+    };
+    Finding { topic, lines, severity, what, done: done.into() }
 }
 
 /// Everything found in `table`, curve by curve.
@@ -61,7 +111,7 @@ pub fn check(table: &Table) -> Vec<Finding> {
         if curve.kind.is_none() {
             let what = "output and total rates in one curve whose lengths are unknown".to_owned();
             let done = "fill in input_tokens and output_tokens, or use one kind";
-            findings.push(finding(Severity::Error, lines(&curve.rows), what, done));
+            findings.push(finding(Topic::MixedKinds, lines(&curve.rows), what, done));
             continue;
         }
         findings.extend(measured_how(&curve));
@@ -71,11 +121,11 @@ pub fn check(table: &Table) -> Vec<Finding> {
     }
     if !table.unused_columns.is_empty() {
         let what = format!("columns not used: {}", table.unused_columns.join(", "));
-        findings.push(finding(Severity::Note, Vec::new(), what, "rates come from the other columns"));
+        findings.push(finding(Topic::UnusedColumns, Vec::new(), what, "rates come from the other columns"));
     }
     if let Some(suspect) = table.about.as_ref().and_then(|about| about.suspect.as_ref()) {
         let what = format!("the description doubts a row: {suspect}");
-        findings.push(finding(Severity::Note, Vec::new(), what, "the row stays in the table"));
+        findings.push(finding(Topic::DoubtedBySource, Vec::new(), what, "the row stays in the table"));
     }
     findings
 }
@@ -124,7 +174,7 @@ fn kind_against_tpot(row: &Row) -> Option<Finding> {
         }
         _ => return None,
     };
-    Some(finding(Severity::Error, vec![row.line], found.0, found.1))
+    Some(finding(Topic::KindAgainstTpot, vec![row.line], found.0, found.1))
 }
 
 /// Rates of one concurrency further apart than this are two states of the system, not scatter.
@@ -142,7 +192,7 @@ fn two_rates(curve: &Curve<'_>) -> Vec<Finding> {
                 let what = format!("two rates at concurrency {streams} for the same lengths: {low} and {high} tok/s");
                 let done = "both are kept apart and left out of plateau and fit, never averaged; \
                             give each state of the system its own table";
-                finding(Severity::Warning, lines, what, done)
+                finding(Topic::TwoRates, lines, what, done)
             })
         })
         .collect()
@@ -156,17 +206,22 @@ fn measured_how(curve: &Curve<'_>) -> Vec<Finding> {
     };
     if curve.shape.input_tokens.is_some() && curve.shape.output_tokens.is_none() {
         let what = "decode window: a context but no output length, so prefill is not in the rate".to_owned();
-        findings.push(finding(Severity::Note, lines(&curve.rows), what, "used for decode steps only, ttft is ignored"));
+        findings.push(finding(
+            Topic::DecodeWindow,
+            lines(&curve.rows),
+            what,
+            "use it for decode steps only; its ttft is not judged",
+        ));
     }
     let waves = with(&|row, count| count == u64::from(row.concurrency));
     if !waves.is_empty() {
         let what = "single wave: as many requests as in flight, so ramp-up and tail are in the rate".to_owned();
-        findings.push(finding(Severity::Note, lines(&waves), what, "a steady job is faster; fitted as one wave"));
+        findings.push(finding(Topic::SingleWave, lines(&waves), what, "a steady job is faster; compare with one wave"));
     }
     let below = with(&|row, count| count < u64::from(row.concurrency));
     if !below.is_empty() {
-        let what = "fewer requests than the concurrency, which was never reached".to_owned();
-        findings.push(finding(Severity::Warning, lines(&below), what, "the number of requests is the concurrency"));
+        let what = "fewer requests counted than the concurrency: it was not reached, or some failed".to_owned();
+        findings.push(finding(Topic::BelowConcurrency, lines(&below), what, "take at most that many as in flight"));
     }
     // Below ten requests the noise exceeds a tenth.
     let few = with(&|_, count| count < 10);
@@ -175,7 +230,7 @@ fn measured_how(curve: &Curve<'_>) -> Vec<Finding> {
         let count = if least == most { least.to_string() } else { format!("{least} to {most}") };
         let noise = 100.0 * expected_noise(least);
         let what = format!("few requests per point ({count}): noise of up to about {noise:.0} % unless all are alike");
-        findings.push(finding(Severity::Note, lines(&few), what, "weighed by the number of requests"));
+        findings.push(finding(Topic::FewRequests, lines(&few), what, "weigh by the number of requests"));
     }
     findings
 }
@@ -189,51 +244,52 @@ fn shape_of(curve: &Curve<'_>, conflicting: &[u64], findings: &mut Vec<Finding>)
     }
     for odd in oddities(&points) {
         let (at, found, expected) = (odd.concurrency, short(odd.tok_per_s), short(odd.expected_tok_per_s));
-        let (what, done) = match odd.kind {
+        let (topic, what, done) = match odd.kind {
             OddityKind::Outlier => {
                 points.retain(|point| point.line != odd.line);
                 let what = format!("concurrency {at}: {found} tok/s does not fit its neighbours, {expected} would");
-                (what, "left out of plateau and fit; measure it again")
+                (Topic::Outlier, what, "left out of plateau and fit; measure it again")
             }
             OddityKind::Cliff => {
                 let what = format!("concurrency {at}: the rate falls from {expected} to {found} tok/s and stays down");
-                (what, "kept: a full KV pool does this; stay below that concurrency")
+                (Topic::Cliff, what, "kept: a full KV pool does this; stay below that concurrency")
             }
         };
-        findings.push(finding(Severity::Warning, vec![odd.line], what, done));
+        findings.push(finding(topic, vec![odd.line], what, done));
     }
     let unit = match curve.kind {
         Some(RateKind::Total) => "total tok/s",
         _ => "output tok/s",
     };
-    let from_plateau = |point: &&super::curve::Point| {
-        plateau(&points).is_some_and(|plateau| point.concurrency >= plateau.from_concurrency)
-    };
     if let (Some(plateau), Some(knee)) = (plateau(&points), knee(&points)) {
-        let on: Vec<u64> = points.iter().filter(from_plateau).map(|point| point.line).collect();
+        let on: Vec<u64> = points
+            .iter()
+            .filter(|point| point.concurrency >= plateau.from_concurrency)
+            .map(|point| point.line)
+            .collect();
         let level = short(plateau.tok_per_s);
-        let (what, done) = if on.len() == points.len() {
+        let (topic, what, done) = if on.len() == points.len() {
             let what = format!("saturated: every point is on the plateau of {level} {unit}");
-            (what, format!("the knee is at or below {knee}; the table cannot tell where"))
+            (Topic::Saturated, what, format!("the knee is at or below {knee}; the table cannot tell where"))
         } else {
             let what = format!("plateau of {level} {unit}, 95 % reached by concurrency {knee}");
-            (what, "more in flight adds waiting, not output".to_owned())
+            (Topic::Plateau, what, "more in flight adds waiting, not output".to_owned())
         };
-        findings.push(finding(Severity::Note, on, what, done));
+        findings.push(finding(topic, on, what, done));
     }
     if curve.kind == Some(RateKind::Output) {
         running(&points, findings);
     }
 }
 
-fn running(points: &[super::curve::Point], findings: &mut Vec<Finding>) {
+fn running(points: &[Point], findings: &mut Vec<Finding>) {
     let cap = capped(points);
     if !cap.is_empty() {
         let (least, most) = extremes(cap.iter().map(|batch| batch.running));
         let what =
             format!("capped: about {} requests run at once (rate × tpot) whatever the concurrency", range(least, most));
         let done = "rate and tpot are flat, so this is a limit on running requests; lift it, or keep fewer in flight";
-        findings.push(finding(Severity::Warning, cap.iter().map(|batch| batch.line).collect(), what, done));
+        findings.push(finding(Topic::Capped, cap.iter().map(|batch| batch.line).collect(), what, done));
         return;
     }
     for batch in points.iter().filter_map(effective_batch) {
@@ -241,7 +297,7 @@ fn running(points: &[super::curve::Point], findings: &mut Vec<Finding>) {
         if batch.running < 0.5 * in_flight {
             let running = short(batch.running);
             let what = format!("about {running} of {in_flight} requests decode at once (rate × tpot)");
-            findings.push(finding(Severity::Note, vec![batch.line], what, "the others wait or are in prefill"));
+            findings.push(finding(Topic::PartlyRunning, vec![batch.line], what, "the others wait or are in prefill"));
         }
     }
 }

@@ -63,7 +63,8 @@ pub struct EffectiveBatch {
     pub line: u64,
     /// Requests in flight at the client.
     pub concurrency: u32,
-    /// Requests decoding on average: output rate × tpot, Little's law over the decode phase.
+    /// Requests decoding on average: output rate × tpot, Little's law over the decode phase. Those in prefill are not
+    /// counted, so with long prompts more are admitted.
     pub running: f64,
 }
 

@@ -12,7 +12,7 @@ mod outlier;
 mod table;
 
 pub use about::{About, AboutJob, Given, read_about};
-pub use check::{Finding, Severity, check};
+pub use check::{Finding, Severity, Topic, check};
 pub use curve::{Curve, EffectiveBatch, Plateau, Point, capped, effective_batch, expected_noise, knee, plateau};
 pub use jobs::{Job, read_jobs};
 pub use outlier::{Oddity, OddityKind, oddities};

@@ -93,20 +93,17 @@ fn no_built_in_table_has_an_error() {
     for table in tables() {
         for finding in check(&table) {
             assert_ne!(finding.severity, Severity::Error, "{}: {finding}", table.file);
-            assert!(!finding.what.contains("two rates"), "{}: {finding}", table.file);
+            assert_ne!(finding.topic, Topic::TwoRates, "{}: {finding}", table.file);
         }
     }
 }
 
-fn odd(kind: OddityKind) -> Vec<(String, u32)> {
+fn found(topic: Topic) -> Vec<(String, u32)> {
     let mut found = Vec::new();
     for table in tables() {
-        for finding in check(&table).iter().filter(|finding| finding.severity == Severity::Warning) {
-            let wanted = if kind == OddityKind::Outlier { "fit its neighbours" } else { "the rate falls" };
-            if finding.what.contains(wanted) {
-                let row = table.rows.iter().find(|row| row.line == finding.lines[0]).unwrap();
-                found.push((table.file.clone(), row.concurrency));
-            }
+        for finding in check(&table).iter().filter(|finding| finding.topic == topic) {
+            let row = table.rows.iter().find(|row| row.line == finding.lines[0]).unwrap();
+            found.push((table.file.clone(), row.concurrency));
         }
     }
     found
@@ -119,16 +116,23 @@ fn the_outliers_are_the_rows_that_the_sources_doubt() {
         .filter(|table| table.about.as_ref().is_some_and(|about| about.suspect.is_some()))
         .map(|table| table.file.clone())
         .collect();
-    let outliers = odd(OddityKind::Outlier);
+    let outliers = found(Topic::Outlier);
     assert_eq!(outliers.iter().map(|(file, _)| file.clone()).collect::<Vec<_>>(), doubted);
     assert_eq!(outliers.iter().map(|(_, concurrency)| *concurrency).collect::<Vec<_>>(), [128, 2]);
 }
 
 #[test]
 fn the_cliffs_are_where_the_descriptions_say_falling_or_non_monotone() {
-    for (file, concurrency) in odd(OddityKind::Cliff) {
+    let cliffs = found(Topic::Cliff);
+    let expected = [
+        ("pro6000x2-deepseek-v4-flash-vllm-tp2-in8192-dspark3", 16),
+        ("pro6000x4-qwen3.5-397b-awq-vllm-mtp2-ctx128k", 128),
+        ("pro6000x8-glm5.1-nvfp4-vllm-dcp1-nomtp-ctx0", 32),
+    ];
+    assert_eq!(cliffs, expected.map(|(file, concurrency)| (file.to_owned(), concurrency)));
+    for (file, _) in cliffs {
         let shape = load("", &file).about.unwrap().shape.unwrap();
-        assert!(shape.starts_with("falling") || shape.starts_with("non-monotone"), "{file} at {concurrency}: {shape}");
+        assert!(shape.starts_with("falling") || shape.starts_with("non-monotone"), "{file}: {shape}");
     }
 }
 
@@ -147,12 +151,7 @@ fn the_cap_of_eight_is_found_from_rate_and_tpot() {
 
 #[test]
 fn caps_are_found_in_the_tables_whose_queue_grows_at_a_flat_rate() {
-    let mut found: Vec<String> = Vec::new();
-    for table in tables() {
-        if check(&table).iter().any(|finding| finding.what.starts_with("capped")) {
-            found.push(table.file);
-        }
-    }
+    let found: Vec<String> = found(Topic::Capped).into_iter().map(|(file, _)| file).collect();
     let expected = [
         "b200x1-qwen3.6-27b-fp8-sglang-nomtp",
         "b200x1-qwen3.6-27b-nvfp4-sglang-nomtp",
@@ -203,15 +202,4 @@ fn the_admitted_requests_of_a_saturated_card_are_seen() {
     let running = effective_batch(&table.curves()[0].points[0]).unwrap().running;
     assert!((running - 41.4).abs() < 0.1, "{running}");
     assert!(check(&table).iter().any(|finding| finding.what.contains("about 41.4 of 400 requests decode")));
-}
-
-#[test]
-#[ignore]
-fn dump() {
-    for table in tables() {
-        println!("{} [{}]", table.file, table.about.as_ref().unwrap().shape.clone().unwrap_or_default());
-        for finding in check(&table) {
-            println!("   {finding}");
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod built_in;
+mod properties;
 mod reports;
 
 use super::{Finding, Severity, Table, check, read_table};
