@@ -7,6 +7,7 @@ pub mod error;
 pub mod random;
 pub mod units;
 
+pub mod measured;
 pub mod model;
 pub mod workload;
 
