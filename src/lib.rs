@@ -4,8 +4,10 @@
 //! uses only those above it.
 
 pub mod error;
+pub mod files;
 pub mod random;
 pub mod units;
 
+pub mod cost;
 pub mod model;
 pub mod workload;

@@ -1,0 +1,3 @@
+//! What one step costs: from work and hardware to seconds.
+
+pub mod collective;
