@@ -48,7 +48,11 @@ fn every_built_in_llm_fits_its_own_weights() {
         assert_eq!(sizes(&name, &llm.default_weights).name, name);
     }
     for name in names(Kind::Quantisation) {
-        assert_eq!(Quantisation::find(&name).unwrap().name, name);
+        let quantisation = Quantisation::find(&name).unwrap();
+        assert_eq!(quantisation.name, name);
+        for llm in &quantisation.llms {
+            assert_eq!(sizes(llm, &name).name, *llm);
+        }
     }
 }
 
@@ -314,6 +318,16 @@ fn quantised_variants() {
     }
 }
 
+/// GLM-5.1 in NVFP4 at tp 8: 55.67 GiB of weights a rank were measured, which is more than an eighth.
+#[test]
+fn latent_projections_are_replicated() {
+    let glm = sizes("glm-5.1", "nvfp4-experts");
+    let rank = (glm.resident_bytes - glm.replicated_bytes) / 8.0 + glm.replicated_bytes;
+    close("bytes of a rank", rank, 55.67 * 1024_f64.powi(3), 0.015);
+    // 25.5 M parameters a layer, beside norms and routers.
+    close("replicated", glm.replicated_bytes / 2.0 / 78.0, 25.5e6 + 75.0 / 78.0 * 6144.0 * 256.0, 0.01);
+}
+
 /// Experts touched by 1, 2, 4, … tokens, rounded.
 #[test]
 fn experts_touched() {
@@ -332,7 +346,7 @@ fn experts_touched() {
         let sizes = ExpertSizes { layers: 1, experts, routed, bytes: 1.0, parameters: 1.0 };
         for (power, expected) in expected.iter().enumerate() {
             let touched = sizes.touched(2_f64.powi(power as i32));
-            assert!((touched - expected).abs() <= 0.8, "{routed} of {experts}, 2^{power}: {touched}, {expected}");
+            assert!((touched - expected).abs() <= 0.6, "{routed} of {experts}, 2^{power}: {touched}, {expected}");
         }
     }
 }

@@ -98,11 +98,11 @@ pub struct TensorParallelPass {
 }
 
 impl AllReduce {
-    /// The times for `gpus` GPUs of this hardware.
+    /// The times for `gpus` GPUs of this hardware, with this kernel or else the one that engines choose.
     ///
     /// Without a table of the hardware itself, that of its class of link stands in, and [`source`](Self::source) says
     /// so. An error when there is none either, or none for this number of GPUs.
-    pub fn new(hardware: &Hardware, gpus: u32) -> Result<AllReduce> {
+    pub fn new(hardware: &Hardware, gpus: u32, kernel: Option<&str>) -> Result<AllReduce> {
         if gpus == 1 {
             return Ok(AllReduce { gpus, points: Vec::new(), source: "one GPU: nothing to exchange".to_owned() });
         }
@@ -119,16 +119,20 @@ impl AllReduce {
             };
             return Err(InputError::new(found, remedy).key("fleet.tensor_parallel").into());
         };
-        let row = table.table.iter().find(|row| row.gpus == gpus);
-        let (kernel, time_us) = row.map_or(("", &[][..]), |row| (row.kernel.as_str(), &row.time_us[..]));
-        let mut source = format!("{gpus} × {}, {kernel}", table.title);
+        let rows = || table.table.iter().filter(|row| row.gpus == gpus);
+        let Some(row) = rows().find(|row| kernel.is_none_or(|kernel| row.kernel == kernel)) else {
+            let found = format!("no all-reduce times of `{}` for {gpus} × {}", kernel.unwrap_or(""), table.title);
+            let known: Vec<&str> = rows().map(|row| row.kernel.as_str()).collect();
+            return Err(InputError::new(found, format!("known: {}", known.join(", "))).into());
+        };
+        let mut source = format!("{gpus} × {}, {}", table.title, row.kernel);
         if !table.hardware.contains(&hardware.name) {
             source = format!("no table for {gpus} × {}: {source} stands in", hardware.name);
             if hardware.gpu_link.kind == GpuLinkKind::Host {
                 source.push_str("; its copies go through host memory, so expect longer times");
             }
         }
-        let points = table.message_bytes.iter().zip(time_us).map(|(bytes, us)| (*bytes, us * 1e-6)).collect();
+        let points = table.message_bytes.iter().zip(&row.time_us).map(|(bytes, us)| (*bytes, us * 1e-6)).collect();
         Ok(AllReduce { gpus, points, source })
     }
 
@@ -191,13 +195,17 @@ mod tests {
     use super::*;
 
     fn all_reduce(hardware: &str, gpus: u32) -> Result<AllReduce> {
-        AllReduce::new(&Hardware::find(hardware).unwrap(), gpus)
+        AllReduce::new(&Hardware::find(hardware).unwrap(), gpus, None)
     }
 
     #[test]
     fn every_built_in_table_is_sound() {
         for name in names(Kind::Collective) {
-            assert_eq!(Measured::load(&name).unwrap().name, name);
+            let measured = Measured::load(&name).unwrap();
+            assert_eq!(measured.name, name);
+            for hardware in &measured.hardware {
+                assert_eq!(Hardware::find(hardware).unwrap().name, *hardware);
+            }
         }
     }
 
@@ -213,6 +221,15 @@ mod tests {
         assert!((pair.time_s(2.0 * last) - expected).abs() < 1e-12);
         assert_eq!(pair.time_s(0.0), 0.0);
         assert_eq!(all_reduce("rtx-pro-6000", 1).unwrap().time_s(1e6), 0.0);
+    }
+
+    #[test]
+    fn kernels_are_chosen_by_name() {
+        let b200 = Hardware::find("b200").unwrap();
+        let all_reduce = AllReduce::new(&b200, 8, Some("TensorRT-LLM")).unwrap();
+        assert!((all_reduce.time_s(8192.0) - 5.9e-6).abs() < 1e-12);
+        let error = AllReduce::new(&b200, 8, Some("NCCL")).unwrap_err().to_string();
+        assert_eq!(error, "no all-reduce times of `NCCL` for 8 × B200 over NVLink; known: vLLM, TensorRT-LLM");
     }
 
     #[test]

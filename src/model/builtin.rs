@@ -78,6 +78,19 @@ impl Kind {
         }
     }
 
+    /// The kind of a word, as in `makespan list llm`.
+    pub fn from_word(word: &str) -> Result<Kind> {
+        let known = || Kind::ALL.into_iter().map(Kind::word);
+        Kind::ALL.into_iter().find(|kind| kind.word() == word).ok_or_else(|| {
+            let all = known().collect::<Vec<_>>().join(", ");
+            let remedy = match nearest(word, known()) {
+                Some(near) => format!("did you mean `{near}`? Known: {all}"),
+                None => format!("known: {all}"),
+            };
+            InputError::new(format!("there is no kind `{word}`"), remedy).into()
+        })
+    }
+
     fn files(self) -> impl Iterator<Item = &'static File<'static>> {
         let folder = self.folder();
         let (root, name) = folder.split_once('/').unwrap_or((folder, ""));
@@ -168,6 +181,15 @@ mod tests {
         assert_eq!(found.text().unwrap(), "name = \"mine\"\n");
         assert!(find(Kind::Llm, "qwen3-8b").unwrap().built_in);
         assert_eq!(find(Kind::Llm, "qwen3-8b.toml").unwrap().file, "models/llm/qwen3-8b.toml");
+    }
+
+    #[test]
+    fn kinds_have_words() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_word(kind.word()).unwrap(), kind);
+        }
+        let error = Kind::from_word("hardwear").unwrap_err().to_string();
+        assert!(error.starts_with("there is no kind `hardwear`; did you mean `hardware`?"), "{error}");
     }
 
     #[test]

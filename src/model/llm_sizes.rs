@@ -92,6 +92,7 @@ impl Llm {
             head_bytes,
             head_parameters: embedding,
             body_read_bytes,
+            replicated_bytes: body.replicated_bytes(per),
             body_parameters: body.parameters(),
             experts,
             kv: KvSizes {

@@ -3,6 +3,7 @@
 pub mod builtin;
 pub mod hardware;
 pub mod llm;
+mod llm_check;
 pub mod llm_sizes;
 pub mod parse;
 pub mod quantisation;

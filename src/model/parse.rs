@@ -171,7 +171,7 @@ fn describe(text: &str, error: &toml::de::Error) -> InputError {
         InputError::new(format!("the key `{missing}` is missing"), format!("add a line `{missing} = …`"))
     } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
         let (found, expected) = message.split_once(", expected ").unwrap_or((message, "another type of value"));
-        InputError::new(found, format!("give {expected}"))
+        InputError::new(found, format!("give {}", in_words(expected)))
     } else {
         InputError::new(message.replace('\n', "; "), "write it as TOML")
     };
@@ -181,6 +181,20 @@ fn describe(text: &str, error: &toml::de::Error) -> InputError {
     match key {
         Some(key) => described.key(key),
         None => described,
+    }
+}
+
+/// A type as a user writes it.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i32" | "i64" => "a whole number",
+        "a boolean" => "true or false",
+        "a string" => "text in quotes",
+        "a sequence" => "a list in brackets",
+        expected if expected.starts_with("struct") || expected == "a map" => "a table",
+        expected => expected,
     }
 }
 
@@ -241,9 +255,15 @@ mod tests {
                 .starts_with("card.toml:3: link.kind: unknown value `pci`; did you mean `pcie`?")
         );
         let text = shown("hbm_bytes_per_s = \"fast\"\n");
-        assert!(text.starts_with("card.toml:1: hbm_bytes_per_s: invalid type: string \"fast\"; give "), "{text}");
+        assert!(
+            text.starts_with("card.toml:1: hbm_bytes_per_s: invalid type: string \"fast\"; give a number"),
+            "{text}"
+        );
         let text = shown("hbm_bytes_per_s = 1\n[link]\nkind = \"pcie\"\ncount = -2");
-        assert!(text.starts_with("card.toml:4: link.count: invalid value: integer `-2`; give u32"), "{text}");
+        assert!(
+            text.starts_with("card.toml:4: link.count: invalid value: integer `-2`; give a whole number of 0 or more"),
+            "{text}"
+        );
         let text = shown("hbm_bytes_per_s = 1\n[link]\nkind = \"pcie\"");
         assert!(text.starts_with("card.toml:2: link: the key `count` is missing; add a line `count = …`"), "{text}");
         let text = shown("hbm_bytes_per_s = = 1\n");

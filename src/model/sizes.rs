@@ -43,6 +43,9 @@ pub struct ModelSizes {
     pub head_parameters: f64,
     /// Bytes of every non-routed weight that a pass reads, without the head.
     pub body_read_bytes: f64,
+    /// The part of it that every tensor-parallel rank holds and reads whole: projections to MLA latents, indexers,
+    /// norms, routers.
+    pub replicated_bytes: f64,
     /// Parameters of every non-routed weight that a token passes, without the head.
     pub body_parameters: f64,
     /// Routed experts; `None` for dense models.

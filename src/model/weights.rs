@@ -27,6 +27,8 @@ pub struct Body {
     pub shared_experts: f64,
     /// Norms, routers, convolutions, biases and small gates: bf16 in every format.
     pub unquantised: f64,
+    /// Part of `attention` that every tensor-parallel rank holds whole: projections to latents and entries, indexers.
+    pub replicated_attention: f64,
 }
 
 /// One routed expert of one layer.
@@ -47,6 +49,7 @@ impl Add for Body {
             mlp: self.mlp + other.mlp,
             shared_experts: self.shared_experts + other.shared_experts,
             unquantised: self.unquantised + other.unquantised,
+            replicated_attention: self.replicated_attention + other.replicated_attention,
         }
     }
 }
@@ -61,6 +64,7 @@ impl Mul<u32> for Body {
             mlp: self.mlp * times,
             shared_experts: self.shared_experts * times,
             unquantised: self.unquantised * times,
+            replicated_attention: self.replicated_attention * times,
         }
     }
 }
@@ -82,6 +86,11 @@ impl Body {
             + self.mlp * per.mlp
             + self.shared_experts * per.shared_experts
             + self.unquantised * BF16_BYTES
+    }
+
+    /// Bytes that every tensor-parallel rank holds whole.
+    pub fn replicated_bytes(&self, per: &BytesPerParameter) -> f64 {
+        self.replicated_attention * per.attention + self.unquantised * BF16_BYTES
     }
 
     /// Bytes as part of an MTP layer, which formats treat as one group.
@@ -125,12 +134,13 @@ impl Llm {
             body = body + compressed(hidden, attention) * attention.layers;
             for compression in &attention.compression {
                 let entry = compressor(hidden, attention.head_dim, compression.tokens, compression.overlap);
-                let mut extra = Body { attention: entry, ..Body::default() };
+                let mut extra = entry;
                 if let Some(index) = &compression.indexer {
-                    extra.attention += queries(f64::from(attention.q_lora_rank), index)
+                    extra += queries(f64::from(attention.q_lora_rank), index)
                         + hidden * f64::from(index.heads)
                         + compressor(hidden, index.head_dim, compression.tokens, compression.overlap);
                 }
+                let extra = Body { attention: extra, replicated_attention: extra, ..Body::default() };
                 body = body + extra * compression.layers;
             }
         }
@@ -209,7 +219,9 @@ fn grouped(hidden: f64, attention: &GroupedAttention) -> Body {
     let shape = (attention.heads, attention.kv_heads, attention.head_dim);
     let mut body = projections(hidden, shape, kv_projections, attention.output_gate, attention.bias);
     if let Some(index) = &attention.indexer {
-        body.attention += queries(hidden, index) + keys(hidden, index);
+        let indexer = queries(hidden, index) + keys(hidden, index);
+        body.attention += indexer;
+        body.replicated_attention += indexer;
     }
     body
 }
@@ -240,22 +252,23 @@ fn latent(hidden: f64, attention: &LatentAttention) -> Body {
     let heads = f64::from(attention.heads);
     let [q_rank, kv_rank, rope] = [attention.q_lora_rank, attention.kv_lora_rank, attention.rope_dim].map(f64::from);
     let [nope, value] = [attention.nope_dim, attention.value_dim].map(f64::from);
-    let mut parameters = hidden * q_rank + q_rank * heads * (nope + rope);
-    parameters += hidden * (kv_rank + rope) + kv_rank * heads * (nope + value);
-    parameters += heads * value * hidden;
+    let split = q_rank * heads * (nope + rope) + kv_rank * heads * (nope + value) + heads * value * hidden;
+    let mut whole = hidden * (q_rank + kv_rank + rope);
     if let Some(index) = &attention.indexer {
-        parameters += queries(q_rank, index) + keys(hidden, index);
+        whole += queries(q_rank, index) + keys(hidden, index);
     }
-    Body { attention: parameters, unquantised: q_rank + kv_rank, ..Body::default() }
+    let unquantised = q_rank + kv_rank;
+    Body { attention: split + whole, replicated_attention: whole, unquantised, ..Body::default() }
 }
 
 fn compressed(hidden: f64, attention: &CompressedAttention) -> Body {
     let [heads, head_dim, q_rank] = [attention.heads, attention.head_dim, attention.q_lora_rank].map(f64::from);
     let output = f64::from(attention.output_groups) * f64::from(attention.output_rank);
-    let mut parameters = hidden * q_rank + q_rank * heads * head_dim + hidden * head_dim;
     // The first output projection is block-diagonal: each group sees its own heads.
-    parameters += heads * head_dim * f64::from(attention.output_rank) + output * hidden;
-    Body { attention: parameters, unquantised: q_rank + head_dim, ..Body::default() }
+    let split = heads * head_dim * (q_rank + f64::from(attention.output_rank)) + output * hidden;
+    let whole = hidden * (q_rank + head_dim);
+    let unquantised = q_rank + head_dim;
+    Body { attention: split + whole, replicated_attention: whole, unquantised, ..Body::default() }
 }
 
 /// Projections to entries and their gates, and a learnt position in the entry.
