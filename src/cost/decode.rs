@@ -371,7 +371,7 @@ impl StepCost {
             (together.time_s(exponent) - alone.time_s(exponent)).max(0.0)
         };
         let attention_s =
-            self.sizes.attention_flops_per_pair * pairs / (self.flops_per_s * parameters.prefill_flops_share);
+            self.sizes.prefill_attention_flops_per_pair * pairs / (self.flops_per_s * parameters.prefill_flops_share);
         let communication_s = Communication::look_up(&self.communication.prefill_s, tokens)
             - if decode_rows == 0 { 0.0 } else { Communication::look_up(&self.communication.prefill_s, decode_tokens) };
         let gap_s = if decode_rows == 0 { parameters.step_gap_s } else { 0.0 }

@@ -4,6 +4,7 @@
 //! border, so that sums over any number of steps are exact.
 
 mod causes;
+pub mod collective;
 mod decode;
 mod graphs;
 mod step_table;

@@ -2,8 +2,11 @@
 //!
 //! All sizes are of the whole model; tensor parallelism divides them where the cost model says so.
 
+use serde::Deserialize;
+
 /// The arithmetic that the matrix products run in: which peak of the GPU counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Arithmetic {
     /// bf16 or fp16 products, also of weight-only quantised weights.
     Bf16,
@@ -40,6 +43,9 @@ pub struct ModelSizes {
     pub head_parameters: f64,
     /// Bytes of every non-routed weight that a pass reads, without the head.
     pub body_read_bytes: f64,
+    /// The part of it that every tensor-parallel rank holds and reads whole: projections to MLA latents, indexers,
+    /// norms, routers.
+    pub replicated_bytes: f64,
     /// Parameters of every non-routed weight that a token passes, without the head.
     pub body_parameters: f64,
     /// Routed experts; `None` for dense models.
@@ -50,9 +56,16 @@ pub struct ModelSizes {
     pub state: Option<StateSizes>,
     /// Attention FLOPs for one query token and one context token, summed over full-attention layers (4 · heads · head
     /// dimension · layers; both products, 2 FLOPs a multiply-add).
+    ///
+    /// With MLA: of decode, which works on the latents, 2 · heads · (2 · rank + rope dimension) · layers. With sparse
+    /// attention: of the indexer, and the chosen tokens count in [`KvSizes::windows`].
     pub attention_flops_per_pair: f64,
+    /// The same in prefill, where MLA expands its latents to heads: 2 · heads · (query + value dimension) · layers.
+    pub prefill_attention_flops_per_pair: f64,
     /// The built-in MTP drafter; `None` without any.
     pub draft: Option<DraftSizes>,
+    /// The n-gram table, which engines may keep in host memory; `None` without any.
+    pub table: Option<TableSizes>,
     /// Which peak rate the bulk of the products runs at.
     pub arithmetic: Arithmetic,
 }
@@ -88,6 +101,8 @@ pub struct KvSizes {
     pub stored_bytes_per_token: f64,
     /// Bytes that one decode step reads for each token of context.
     pub read_bytes_per_token: f64,
+    /// Bytes stored for each request besides, once its context is longer than the windows (sliding-window layers).
+    pub stored_bytes_per_request: f64,
     /// Layers that read at most a window of tokens (sliding-window and sparse attention).
     pub windows: Vec<WindowKv>,
     /// True when every tensor-parallel rank holds all of it (MLA latents).
@@ -103,6 +118,17 @@ pub struct WindowKv {
     pub tokens: u32,
     /// Bytes read for each token inside the window, all such layers together.
     pub bytes_per_token: f64,
+    /// Attention FLOPs for one query token and one token inside the window, all such layers together.
+    pub flops_per_pair: f64,
+}
+
+/// A table of n-gram embeddings: resident somewhere, gathered row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableSizes {
+    /// Bytes of the table.
+    pub bytes: f64,
+    /// Bytes gathered for each token of a pass.
+    pub read_bytes_per_token: f64,
 }
 
 /// Recurrent state of linear-attention layers.
@@ -127,4 +153,12 @@ pub struct DraftSizes {
     pub experts: Option<ExpertSizes>,
     /// Bytes of its own KV for each token.
     pub kv_bytes_per_token: f64,
+}
+
+impl DraftSizes {
+    /// Bytes of the layer in GPU memory.
+    pub fn resident_bytes(&self) -> f64 {
+        let experts = self.experts.as_ref();
+        self.body_read_bytes + experts.map_or(0.0, |e| f64::from(e.layers) * f64::from(e.experts) * e.bytes)
+    }
 }
