@@ -4,6 +4,7 @@
 //! uses only those above it.
 
 pub mod error;
+pub mod files;
 pub mod random;
 pub mod units;
 

@@ -1,3 +1,4 @@
 //! Checked descriptions of LLMs, hardware, engines, workloads and scenarios: the same names as in `models/`.
 
 pub mod sizes;
+pub mod workload;
