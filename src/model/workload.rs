@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use include_dir::{Dir, include_dir};
 use toml::{Table, Value};
 
+use super::fields::{Fields, number, wrong_type};
 use crate::error::{Error, InputError, Result, nearest};
 
 /// `models/lengths/`, compiled in.
@@ -293,85 +294,7 @@ fn unknown_word(word: &str, known: &[&str], key: &str) -> Error {
     InputError::new(format!("\"{word}\" is not known"), remedy).key(key).into()
 }
 
-fn wrong_type(value: &Value, wanted: &str, key: &str) -> InputError {
-    InputError::new(format!("{} {value}", value.type_str()), format!("{wanted} is needed")).key(key)
-}
-
-fn number(value: &Value, key: &str) -> Result<f64> {
-    match value {
-        Value::Integer(whole) => Ok(*whole as f64),
-        Value::Float(real) => Ok(*real),
-        other => Err(wrong_type(other, "a number", key).into()),
-    }
-}
-
-/// A table whose keys are taken one by one; what was never asked for is an error at the end.
-struct Fields<'a> {
-    table: &'a Table,
-    key: String,
-    asked: Vec<&'static str>,
-}
-
 impl<'a> Fields<'a> {
-    fn new(table: &'a Table, key: &str) -> Self {
-        Fields { table, key: key.to_owned(), asked: Vec::new() }
-    }
-
-    fn path(&self, name: &str) -> String {
-        if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
-    }
-
-    fn get(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.asked.push(name);
-        self.table.get(name)
-    }
-
-    fn text(&mut self, name: &'static str) -> Result<Option<&'a str>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong_type(other, "a text in quotes", &self.path(name)).into()),
-        }
-    }
-
-    fn number(&mut self, name: &'static str) -> Result<Option<f64>> {
-        self.get(name).map(|value| number(value, &self.path(name))).transpose()
-    }
-
-    fn numbers(&mut self, name: &'static str) -> Result<Option<Vec<f64>>> {
-        let Some(items) = self.array(name)? else { return Ok(None) };
-        let path = self.path(name);
-        let numbers = items.iter().enumerate().map(|(place, item)| number(item, &format!("{path}[{place}]")));
-        numbers.collect::<Result<_>>().map(Some)
-    }
-
-    fn array(&mut self, name: &'static str) -> Result<Option<&'a [Value]>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Array(items)) => Ok(Some(items)),
-            Some(other) => Err(wrong_type(other, "a list [ … ]", &self.path(name)).into()),
-        }
-    }
-
-    fn needed<T>(
-        &mut self,
-        name: &'static str,
-        take: fn(&mut Self, &'static str) -> Result<Option<T>>,
-        what: &str,
-    ) -> Result<T> {
-        match take(self, name)? {
-            Some(value) => Ok(value),
-            None => {
-                self.finish_unless_missing(name)?;
-                Err(InputError::new("missing", format!("give {what}")).key(self.path(name)).into())
-            }
-        }
-    }
-
-    fn needed_number(&mut self, name: &'static str) -> Result<f64> {
-        self.needed(name, Fields::number, "a number")
-    }
-
     fn centre(&mut self) -> Result<Centre> {
         match (self.number("median")?, self.number("mean")?) {
             (Some(median), None) => Ok(Centre::Median(median)),
@@ -408,30 +331,6 @@ impl<'a> Fields<'a> {
             Some(truncate_tokens) => LengthLaw::Truncated { law: Box::new(law), truncate_tokens },
             None => law,
         })
-    }
-
-    fn finish(&self) -> Result<()> {
-        match self.table.keys().find(|key| !self.asked.contains(&key.as_str())) {
-            None => Ok(()),
-            Some(unknown) => {
-                let remedy = match nearest(unknown, self.asked.iter().copied()) {
-                    Some(near) => format!("did you mean {near}?"),
-                    None => format!("known keys are {}", self.asked.join(", ")),
-                };
-                Err(InputError::new("unknown key", remedy).key(self.path(unknown)).into())
-            }
-        }
-    }
-
-    /// A misspelt key explains a missing one: names the stranger that is nearest to `missing`.
-    fn finish_unless_missing(&self, missing: &str) -> Result<()> {
-        let strangers = self.table.keys().map(String::as_str).filter(|key| !self.asked.contains(key));
-        match nearest(missing, strangers) {
-            None => Ok(()),
-            Some(near) => {
-                Err(InputError::new("unknown key", format!("did you mean {missing}?")).key(self.path(near)).into())
-            }
-        }
     }
 }
 

@@ -12,9 +12,37 @@ pub(crate) const LARGEST_SCORE: f64 = 8.25;
 
 const NODES_PER_UNIT: f64 = 128.0;
 
-/// Φ⁻¹(p) for p in (0, 1).
+/// Φ⁻¹(p) for p in (0, 1), to 1e-15: one rational function for the middle 85% (algorithm AS 241, Wichura 1988), half
+/// the time of the library's, which serves the tails.
+#[inline]
 pub(crate) fn normal_quantile(p: f64) -> f64 {
-    -SQRT_2 * erfc_inv(2.0 * p)
+    let q = p - 0.5;
+    if q.abs() > 0.425 {
+        return -SQRT_2 * erfc_inv(2.0 * p);
+    }
+    let r = 0.180_625 - q * q;
+    let over = [
+        2_509.080_928_730_122_7,
+        33_430.575_583_588_13,
+        67_265.770_927_008_7,
+        45_921.953_931_549_87,
+        13_731.693_765_509_46,
+        1_971.590_950_306_551_3,
+        133.141_667_891_784_38,
+        3.387_132_872_796_366_5,
+    ];
+    let under = [
+        5_226.495_278_852_854,
+        28_729.085_735_721_943,
+        39_307.895_800_092_71,
+        21_213.794_301_586_597,
+        5_394.196_021_424_751,
+        687.187_007_492_057_9,
+        42.313_330_701_600_91,
+        1.0,
+    ];
+    let at_r = |sum: f64, coefficient: f64| sum * r + coefficient;
+    q * over.into_iter().fold(0.0, at_r) / under.into_iter().fold(0.0, at_r)
 }
 
 /// Φ(z).
@@ -106,9 +134,9 @@ mod tests {
 
     #[test]
     fn scores_invert_the_normal_distribution() {
-        for p in [1e-300, 1e-16, 1e-5, 0.02, 0.3, 0.5, 0.8, 0.999, 1.0 - 1e-12] {
+        for p in [1e-300, 1e-16, 1e-5, 0.02, 0.075, 0.0751, 0.3, 0.499, 0.5, 0.8, 0.9249, 0.999, 1.0 - 1e-12] {
             let back = normal_cdf(normal_quantile(p));
-            assert!((back / p - 1.0).abs() < 1e-10, "{p}: {back}");
+            assert!((back / p - 1.0).abs() < 1e-12, "{p}: {back}");
         }
         assert!((normal_quantile(0.975) - 1.959_963_984_540_054).abs() < 1e-14);
     }

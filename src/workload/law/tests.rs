@@ -91,7 +91,8 @@ fn quantiles_invert_the_distribution_function() {
     for (name, law) in every_law() {
         for p in [1e-6, 0.001, 0.02, 0.2, 0.5, 0.77, 0.9, 0.99, 0.998] {
             let x = law.quantile(p);
-            if name != "histogram" {
+            // Inside the empty bin and at the cut many values have one share, or one value many shares.
+            if name != "histogram" && x < 32_768.0 {
                 assert!((law.cdf(x) / p - 1.0).abs() < 2e-6, "{name} at {p}: {x}, {}", law.cdf(x));
             }
             assert!((law.cdf(x) + law.survival(x) - 1.0).abs() < 1e-12, "{name}");
@@ -117,7 +118,7 @@ fn capped_means_are_integrals_of_the_survival_function() {
     }
     for index in [0.5, 1.0, 1.0 + 1e-9] {
         let law = Law::pareto(10.0, index).unwrap();
-        assert_eq!(law.mean() > 1e8, true, "{index}");
+        assert!(law.mean() > 1e8, "{index}");
         assert!(law.mean_capped(1e4) < 1e4);
     }
     assert!((Law::pareto(10.0, 3.0).unwrap().mean() - 15.0).abs() < 1e-9);

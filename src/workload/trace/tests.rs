@@ -12,7 +12,8 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn every_format_is_recognised_and_read() {
-    let cases: [(&str, TraceFormat, &[(u32, u32, u64)]); 11] = [
+    type Case = (&'static str, TraceFormat, &'static [(u32, u32, u64)]);
+    let cases: [Case; 11] = [
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
             TraceFormat::Azure,
@@ -134,7 +135,7 @@ fn bad_traces_name_place_and_remedy() {
             "t:2: arrived_at: inf; give a finite time",
         ),
         ("prompt_tokens,output_tokens\n\"1,2\n".into(), "t:2: unfinished quoted field; close the quote"),
-        ("[{\"input_length\": 1}]".into(), "t:1: invalid type: map, expected a string"),
+        ("[{\"input_length\": 1}]".into(), "t:1: invalid type: sequence, expected a map"),
         ("{\"a\": 1}".into(), "t:1: no known token keys among a; looked for input_length"),
         (
             format!("{mooncake}{{\"timestamp\": 0"),
