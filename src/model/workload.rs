@@ -135,7 +135,7 @@ pub enum Order {
     LongestFirst,
 }
 
-const LAWS: [&str; 7] = ["constant", "lognormal", "gamma", "weibull", "pareto", "histogram", "mixture"];
+const LAWS: [&str; 8] = ["constant", "lognormal", "gamma", "weibull", "pareto", "histogram", "empirical", "mixture"];
 
 impl LengthLaw {
     /// The law that `value` describes: a number, a built-in name or path of a law file, or a table. `key` is its place
@@ -230,9 +230,9 @@ impl LengthLaw {
             }
             "mixture" => LengthLaw::Mixture { parts: fields.parts(folder)? },
             unknown => {
-                let remedy = match nearest(unknown, LAWS.into_iter().chain(["empirical"])) {
+                let remedy = match nearest(unknown, LAWS) {
                     Some(near) => format!("did you mean \"{near}\"?"),
-                    None => format!("known laws are {}, empirical", LAWS.join(", ")),
+                    None => format!("known laws are {}", LAWS.join(", ")),
                 };
                 return Err(InputError::new(format!("no law \"{unknown}\""), remedy).key(fields.path("law")).into());
             }
