@@ -136,7 +136,8 @@ mod tests {
     fn scores_invert_the_normal_distribution() {
         for p in [1e-16, 1e-5, 0.02, 0.075, 0.0751, 0.3, 0.499, 0.5, 0.8, 0.9249, 0.999, 1.0 - 1e-12] {
             let back = normal_cdf(normal_quantile(p));
-            assert!((back / p - 1.0).abs() < 1e-12, "{p}: {back}");
+            // The distribution function itself is good to 5e-12 in the far tail.
+            assert!((back / p - 1.0).abs() < 1e-11, "{p}: {back}");
         }
         assert!((normal_quantile(0.975) - 1.959_963_984_540_054).abs() < 1e-14);
     }
