@@ -136,8 +136,9 @@ mod tests {
     fn scores_invert_the_normal_distribution() {
         for p in [1e-16, 1e-5, 0.02, 0.075, 0.0751, 0.3, 0.499, 0.5, 0.8, 0.9249, 0.999, 1.0 - 1e-12] {
             let back = normal_cdf(normal_quantile(p));
-            // The distribution function itself is good to 5e-12 in the far tail.
-            assert!((back / p - 1.0).abs() < 1e-11, "{p}: {back}");
+            // Beyond eight deviations the library's error function is good to 5e-11 only.
+            let tolerance = if p < 1e-9 { 1e-10 } else { 1e-12 };
+            assert!((back / p - 1.0).abs() < tolerance, "{p}: {back}");
         }
         assert!((normal_quantile(0.975) - 1.959_963_984_540_054).abs() < 1e-14);
     }
