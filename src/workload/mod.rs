@@ -1,5 +1,14 @@
 //! The requests of a job: laws of lengths, traces, arrivals, order.
 
+pub mod arrivals;
+pub mod law;
+pub mod source;
+pub mod trace;
+
+pub use law::Law;
+pub use source::{Cursor, Lengths, Limits, Rejected, RowDraw, Workload};
+pub use trace::Trace;
+
 /// One request, before any engine has seen it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {

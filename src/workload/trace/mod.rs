@@ -1,0 +1,307 @@
+//! Request traces: lengths, arrival times and shared prefixes of recorded requests.
+//!
+//! Columns and keys are matched by name, never by place; unknown ones are ignored. Files may be gzip or zstd.
+
+mod csv;
+mod jsonl;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::BufRead;
+use std::path::Path;
+
+use crate::error::{Error, InputError, Result, nearest};
+
+/// A result whose error still lacks its file.
+type Checked<T> = std::result::Result<T, InputError>;
+
+/// Which known format a trace was recognised as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// Azure LLM inference traces, 2023 and later.
+    Azure,
+    /// BurstGPT.
+    BurstGpt,
+    /// Vidur's request traces.
+    Vidur,
+    /// The Splitwise simulator's traces.
+    Splitwise,
+    /// A table with an arrival time and token columns, such as a recorded run.
+    Recording,
+    /// A table of lengths alone.
+    Lengths,
+    /// Mooncake JSON lines: prefix blocks of 512 tokens.
+    Mooncake,
+    /// Qwen-Bailian JSON lines: prefix blocks of 16 tokens.
+    QwenBailian,
+    /// LLMServingSim JSON lines, made or recorded.
+    LlmServingSim,
+}
+
+impl fmt::Display for TraceFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TraceFormat::Azure => "Azure",
+            TraceFormat::BurstGpt => "BurstGPT",
+            TraceFormat::Vidur => "Vidur",
+            TraceFormat::Splitwise => "Splitwise",
+            TraceFormat::Recording => "recording",
+            TraceFormat::Lengths => "lengths",
+            TraceFormat::Mooncake => "Mooncake",
+            TraceFormat::QwenBailian => "Qwen-Bailian",
+            TraceFormat::LlmServingSim => "LLMServingSim",
+        })
+    }
+}
+
+/// One recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceRow {
+    /// Prompt length, tokens, at least 1.
+    pub prompt_tokens: u32,
+    /// Output length, tokens, at least 1.
+    pub output_tokens: u32,
+    /// Nanoseconds since the earliest arrival of the trace; 0 when the trace has no times.
+    pub arrival_ns: u64,
+}
+
+/// Ids of the prefix blocks of each row's prompt: equal ids are equal tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixBlocks {
+    /// Tokens in a block; the last block of a prompt may hold fewer.
+    pub block_tokens: u32,
+    ids: Vec<u64>,
+    /// End of each row's ids.
+    ends: Vec<usize>,
+}
+
+impl PrefixBlocks {
+    /// Block ids of row `row`, from the start of the prompt; empty where the trace gives none.
+    pub fn of_row(&self, row: usize) -> &[u64] {
+        let Some(end) = self.ends.get(row) else { return &[] };
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        &self.ids[start..*end]
+    }
+}
+
+/// What to do with odd rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Leave out rows whose prompt or output is 0 tokens (failures in BurstGPT) instead of refusing the trace.
+    pub skip_empty: bool,
+}
+
+/// A trace, in order of arrival.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The format it was read as.
+    pub format: TraceFormat,
+    /// The requests. Rows of equal time keep the order of the file.
+    pub rows: Vec<TraceRow>,
+    /// Whether the trace has arrival times.
+    pub timed: bool,
+    /// Prefix blocks, where the format has them.
+    pub prefix_blocks: Option<PrefixBlocks>,
+    /// Rows left out by [`TraceOptions::skip_empty`].
+    pub skipped: u64,
+    /// Rows that stood after a later arrival in the file and were moved.
+    pub moved: u64,
+}
+
+impl Trace {
+    /// Reads the trace at `path`.
+    ///
+    /// # Errors
+    ///
+    /// An unreadable file, an unknown format, a bad row (with line and column), or no rows.
+    pub fn read(path: &Path, options: TraceOptions) -> Result<Trace> {
+        Trace::from_reader(crate::files::open(path)?, path, options)
+    }
+
+    /// Reads a trace from `reader`; `path` is its name for errors.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trace::read`].
+    pub fn from_reader(reader: impl BufRead, path: &Path, options: TraceOptions) -> Result<Trace> {
+        let mut lines = Lines::new(reader, path);
+        let rows = if lines.starts_json()? { jsonl::read(&mut lines, options) } else { csv::read(&mut lines, options) };
+        rows.and_then(RawRows::into_trace).map_err(|error| in_file(error, path))
+    }
+}
+
+/// The lengths in `column` (or JSON key) of the file at `path`, tokens, at least 1 each.
+///
+/// # Errors
+///
+/// An unreadable file, a column that is not there (with those that are), a bad value (with its line), or no rows.
+pub fn read_lengths(path: &Path, column: &str) -> Result<Vec<f64>> {
+    let mut lines = Lines::new(crate::files::open(path)?, path);
+    let values = if lines.starts_json()? { jsonl::column(&mut lines, column) } else { csv::column(&mut lines, column) };
+    values.map_err(|error| in_file(error, path))
+}
+
+fn in_file(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Input(error) => Error::Input(error.file(path.display().to_string())),
+        other => other,
+    }
+}
+
+/// Rows as a format reader finds them.
+struct RawRows {
+    format: TraceFormat,
+    timed: bool,
+    skip_empty: bool,
+    skipped: u64,
+    rows: Vec<RawRow>,
+    prefix_blocks: Option<PrefixBlocks>,
+}
+
+struct RawRow {
+    prompt_tokens: u32,
+    output_tokens: u32,
+    /// Nanoseconds on the clock of the source.
+    time_ns: i64,
+}
+
+impl RawRows {
+    fn new(format: TraceFormat, timed: bool, options: TraceOptions) -> Self {
+        let skip_empty = options.skip_empty;
+        RawRows { format, timed, skip_empty, skipped: 0, rows: Vec::new(), prefix_blocks: None }
+    }
+
+    /// Adds a row unless it is empty and empty rows are skipped; says whether it was added. `names` are those of the
+    /// prompt and output columns.
+    fn push(&mut self, prompt: u32, output: u32, time_ns: i64, names: [&str; 2]) -> Checked<bool> {
+        for (tokens, name) in [(prompt, names[0]), (output, names[1])] {
+            if tokens == 0 {
+                if self.skip_empty {
+                    self.skipped += 1;
+                    return Ok(false);
+                }
+                let remedy = "every request has at least 1 token; skip_empty leaves such rows out";
+                return Err(InputError::new("0 tokens", remedy).key(name));
+            }
+        }
+        self.rows.push(RawRow { prompt_tokens: prompt, output_tokens: output, time_ns });
+        Ok(true)
+    }
+
+    fn into_trace(self) -> Result<Trace> {
+        let Some(start_ns) = self.rows.iter().map(|row| row.time_ns).min() else {
+            return Err(InputError::new("no requests", "give a trace with at least one row").into());
+        };
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        let mut latest = i64::MIN;
+        let mut moved = 0;
+        for row in &self.rows {
+            moved += u64::from(row.time_ns < latest);
+            latest = latest.max(row.time_ns);
+        }
+        order.sort_by_key(|place| self.rows[*place].time_ns);
+        let rows = order.iter().map(|place| {
+            let row = &self.rows[*place];
+            TraceRow {
+                prompt_tokens: row.prompt_tokens,
+                output_tokens: row.output_tokens,
+                arrival_ns: row.time_ns.abs_diff(start_ns),
+            }
+        });
+        let rows = rows.collect();
+        let prefix_blocks = self.prefix_blocks.map(|blocks| {
+            if moved == 0 {
+                return blocks;
+            }
+            let mut ordered = PrefixBlocks { block_tokens: blocks.block_tokens, ..PrefixBlocks::default() };
+            for place in &order {
+                ordered.ids.extend_from_slice(blocks.of_row(*place));
+                ordered.ends.push(ordered.ids.len());
+            }
+            ordered
+        });
+        let (format, timed, skipped) = (self.format, self.timed, self.skipped);
+        Ok(Trace { format, rows, timed, prefix_blocks, skipped, moved })
+    }
+}
+
+/// Lines with their numbers, without line ends and byte order mark.
+struct Lines<'a, R> {
+    reader: R,
+    path: &'a Path,
+    line: Vec<u8>,
+    /// Number of the current line, from 1.
+    number: u64,
+}
+
+impl<'a, R: BufRead> Lines<'a, R> {
+    fn new(reader: R, path: &'a Path) -> Self {
+        Lines { reader, path, line: Vec::new(), number: 0 }
+    }
+
+    /// Whether the first character that is neither a space nor a byte order mark opens a JSON value.
+    fn starts_json(&mut self) -> Result<bool> {
+        let start = self.reader.fill_buf().map_err(|source| Error::file(self.path, source))?;
+        let start = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(start);
+        Ok(matches!(start.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'[')))
+    }
+
+    /// Moves to the next line; `None` at the end.
+    fn next_line(&mut self) -> Result<Option<&[u8]>> {
+        self.line.clear();
+        let read = self.reader.read_until(b'\n', &mut self.line).map_err(|source| Error::file(self.path, source))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = if self.number == 1 { line.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(line) } else { line };
+        Ok(Some(line))
+    }
+}
+
+/// A token count: a whole number, also as `1e3` or `12.0`.
+fn parse_tokens(text: &str) -> Checked<u32> {
+    let text = text.trim();
+    if let Ok(tokens) = text.parse::<u32>() {
+        return Ok(tokens);
+    }
+    match text.parse::<f64>() {
+        Ok(tokens) => whole_tokens(tokens),
+        Err(_) if text.is_empty() => Err(InputError::new("empty", "give a whole number of tokens")),
+        Err(_) => Err(InputError::new(format!("\"{text}\""), "give a whole number of tokens")),
+    }
+}
+
+fn whole_tokens(tokens: f64) -> Checked<u32> {
+    if tokens.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&tokens) {
+        return Ok(tokens as u32);
+    }
+    Err(InputError::new(format!("{tokens}"), "give a whole number of tokens between 0 and 4294967295"))
+}
+
+/// A time of `ns_per_unit`, as nanoseconds.
+fn time_ns(time: f64, ns_per_unit: f64) -> Checked<i64> {
+    let ns = (time * ns_per_unit).round();
+    // Half the range of i64, so that differences fit.
+    if ns.is_finite() && ns.abs() < 4.6e18 {
+        return Ok(ns as i64);
+    }
+    Err(InputError::new(format!("{time}"), "give a finite time within 146 years of the clock's zero"))
+}
+
+/// A length for a law: at least 1 token.
+fn length(tokens: u32) -> Checked<f64> {
+    if tokens == 0 {
+        return Err(InputError::new("0 tokens", "a length is at least 1 token"));
+    }
+    Ok(f64::from(tokens))
+}
+
+fn no_column<'a>(column: &str, names: impl Iterator<Item = &'a str>) -> InputError {
+    let names: Vec<&str> = names.collect();
+    let near = nearest(column, names.iter().copied()).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+    InputError::new("no such column", format!("{near}the file has {}", names.join(", "))).key(column)
+}
