@@ -121,7 +121,7 @@ fn run(world: &World, stride: Stride) -> (makespan::error::Result<Outcome>, Log)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn strided_equals_stepwise(world in world()) {

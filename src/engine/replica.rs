@@ -102,6 +102,16 @@ struct ActiveStride {
     deferred: bool,
 }
 
+/// What a step of ended rows has put into the books.
+#[derive(Clone, Copy, Debug)]
+struct IdleStep {
+    rows: u32,
+    kv: Span,
+    extra: Span,
+    limit: Limit,
+    running: u32,
+}
+
 impl ActiveStride {
     /// Time of the first `steps` steps.
     fn span(&self, steps: u64) -> u128 {
@@ -171,6 +181,8 @@ pub struct Replica {
     ramp_end: Option<Milestone>,
     drain_start: Option<Milestone>,
     counters: Counters,
+    /// The last step, when it computed only rows that had ended.
+    idle_step: Option<IdleStep>,
     starved: Span,
     ramp: Span,
 }
@@ -213,6 +225,7 @@ impl Replica {
             ramp_end: None,
             drain_start: None,
             counters: Counters::default(),
+            idle_step: None,
             starved: Span::ZERO,
             ramp: Span::ZERO,
             settings,
@@ -359,7 +372,47 @@ impl Replica {
             };
             observer.stride(&view);
         }
+        let context = self.context - if stride.rows > 0 { self.growth } else { 0 };
+        let completed_before = self.counters.completed;
         self.collect_finished(now, queue, observer);
+        let completed = self.counters.completed - completed_before;
+        let in_last_step = self.finished_in(self.step);
+        self.idle_step = (stride.rows > 0
+            && prefill_tokens == 0
+            && completed > 0
+            && !in_last_step
+            && self.nothing_to_run())
+        .then(|| IdleStep {
+            rows: stride.rows,
+            kv: Span(u128::from(context) * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds),
+            extra: Span(stride.segment.extra_attoseconds),
+            limit: stride.limit,
+            running,
+        });
+    }
+
+    /// True when a request that still holds its place ended with decode counter `step`.
+    fn finished_in(&self, step: u64) -> bool {
+        self.unreleased
+            .iter()
+            .filter_map(|&slot| self.slots[slot as usize].as_ref())
+            .any(|sequence| sequence.finish_step == step)
+    }
+
+    /// Takes the last step out of the books when it computed only rows that had ended and nothing follows: the run
+    /// ends with its last token.
+    fn drop_idle_step(&mut self) {
+        let Some(step) = self.idle_step.take() else { return };
+        let span = self.busy_until.since(self.last_step_start);
+        let counters = &mut self.counters;
+        counters.steps -= 1;
+        counters.decode_steps[step.rows as usize] -= 1;
+        counters.ledger[Cause::Kv] = counters.ledger[Cause::Kv] - step.kv;
+        counters.ledger[Cause::StepGap] = counters.ledger[Cause::StepGap] - step.extra;
+        counters.running_time -= span.0 * u128::from(step.running);
+        let limit_time = &mut counters.limit_time[step.limit as usize];
+        *limit_time = *limit_time - span;
+        self.busy_until = self.last_step_start;
     }
 
     fn advance_decode(&mut self, stride: &ActiveStride) {
@@ -697,6 +750,9 @@ impl Replica {
         }
         if self.nothing_to_run() {
             self.policy.idle(self.step);
+            if !queue.more() {
+                self.drop_idle_step();
+            }
             return Ok(());
         }
         if self.busy_until < now {

@@ -148,7 +148,9 @@ fn retract<O: Observer>(
         let step = replica.step;
         let live = |replica: &Replica| -> Vec<u32> {
             let decoding = |slot: &u32| {
-                replica.slots[*slot as usize].as_ref().is_some_and(|sequence| sequence.phase == Phase::Decode)
+                replica.slots[*slot as usize]
+                    .as_ref()
+                    .is_some_and(|sequence| sequence.phase == Phase::Decode && sequence.finish_step > step)
             };
             replica.running.iter().copied().filter(decoding).collect()
         };
