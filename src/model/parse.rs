@@ -162,6 +162,7 @@ fn describe(text: &str, error: &toml::de::Error) -> InputError {
     let mut described = if let (true, Some((unknown, known))) = (message.starts_with("unknown"), names.split_first()) {
         let thing = if message.starts_with("unknown field") { "key" } else { "value" };
         let remedy = match nearest(unknown, known.iter().copied()) {
+            Some(near) if known.len() > KNOWN_AT_MOST => format!("did you mean `{near}`?"),
             Some(near) => format!("did you mean `{near}`? Known here: {}", known.join(", ")),
             None if known.is_empty() => "no key is known here".to_owned(),
             None => format!("known here: {}", known.join(", ")),
@@ -183,6 +184,12 @@ fn describe(text: &str, error: &toml::de::Error) -> InputError {
         None => described,
     }
 }
+
+/// The remedy for a value that should be text.
+pub(crate) const TEXT_NEEDED: &str = "give text in quotes";
+
+/// Known keys named beside the nearest one at most: a longer list hides it.
+const KNOWN_AT_MOST: usize = 16;
 
 /// A type as a user writes it.
 fn in_words(expected: &str) -> &str {

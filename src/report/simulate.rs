@@ -175,7 +175,12 @@ impl SimulateReport {
             line(
                 out,
                 "limited by",
-                format!("{} for {} of the time: {}", limit.words(), percent(share), self.cap_note),
+                match limit {
+                    Limit::MaxRunning | Limit::StateSlots | Limit::BatchSize => {
+                        format!("{} for {} of the time: {}", limit.words(), percent(share), self.cap_note)
+                    }
+                    _ => format!("{} for {} of the time", limit.words(), percent(share)),
+                },
             )?;
         }
         line(
@@ -198,7 +203,8 @@ impl SimulateReport {
                 "{} to fill the batches, {} from the last admission to the end: {} of the time",
                 duration(self.ramp_s),
                 duration(self.drain_s),
-                percent(end / self.makespan_s.max(f64::MIN_POSITIVE))
+                // Both at once where everything is admitted before the batches are full.
+                percent((end / self.makespan_s.max(f64::MIN_POSITIVE)).min(1.0))
             ),
         )?;
         let cut = match self.max_tokens {
