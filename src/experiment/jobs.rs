@@ -86,6 +86,10 @@ impl JobSource {
                 "keep one: concurrency = \"all\", or arrivals = \"at_once\"",
             ));
         }
+        if open && scenario.tables.client.submit_interval_s.is_some() {
+            let found = "requests arrive at their own times";
+            return Err(scenario.error("client.submit_interval_s", found, "leave it out: it would change nothing"));
+        }
         let order = match &job.order {
             Some(word) => Order::from_word(word, "job.order").map_err(located)?,
             None => Order::File,
