@@ -152,8 +152,8 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
         ),
         (
             "small.toml",
-            &["job.output_tokens={law='mixture', parts=[{share=1, law='gamma', mean=9, cw=1}]}"],
-            &["job.output_tokens.parts[0].cw: unknown key; did you mean cv?"],
+            &["job.output_tokens={law='mixture', parts=[{share=1, law='lognormal', median=9, sgma=1}]}"],
+            &["job.output_tokens.parts[0].sgma: unknown key; did you mean sigma?"],
         ),
     ]);
 }
@@ -419,7 +419,8 @@ fn bad_traces_are_refused_with_line_and_column() {
         ("time.csv", &["time.csv:2: arrival_s: \"noon\"; give a time in seconds"]),
         ("half.jsonl", &["half.jsonl:2: ", "; give one whole JSON object per line"]),
         ("list.json", &["list.json:1: ", "; give one whole JSON object per line"]),
-        ("small.toml", &["small.toml:1: no known token columns", "; looked for "]),
+        ("small.toml", &["small.toml:1: ", "; give one whole JSON object per line"]),
+        ("steps.csv", &["steps.csv:1: no known token columns among batch, context_tokens, step_ms; ", "looked for "]),
         ("cut.gz", &["cut.gz: "]),
         (
             "absent.csv",
@@ -518,7 +519,7 @@ fn errors_in_a_scenario_name_its_line() {
         ("\"qwen3-8b\"", "\"qwen3-9b\"", &["bad.toml:11: model.llm: there is no llm `qwen3-9b`"]),
         ("\"vllm\"", "\"vllm\"\nmax_runing = 3", &["bad.toml:15: engine.max_runing: ", "did you mean `max_running`?"]),
         ("[engine]", "[engine", &["bad.toml:13: ", "; write it as TOML"]),
-        ("[engine]\nname = \"vllm\"\n", "", &["bad.toml: ", "the key `engine` is missing; "]),
+        ("[engine]\nname = \"vllm\"\n", "", &["bad.toml: the key `engine` is missing; add a table `[engine]`"]),
         ("[model]\nllm = \"qwen3-8b\"\n", "", &["bad.toml: model: missing; give [model] llm"]),
         ("hardware = \"rtx-pro-6000\"\n", "", &["bad.toml:6: fleet.hardware: missing; name a GPU"]),
     ] {

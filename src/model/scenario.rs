@@ -414,7 +414,15 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`].
     pub fn parse(text: &str, name: &str, file: &str, folder: PathBuf, overrides: &[Override]) -> Result<Scenario> {
-        let mut tables: Tables = parse_toml(text, file)?;
+        let mut tables: Tables = parse_toml(text, file).map_err(|error| match error {
+            Error::Input(mut input) if input.key.is_none() => {
+                if let Some(table) = ["job", "fleet", "engine"].iter().find(|table| input.found.contains(*table)) {
+                    input.remedy = format!("add a table `[{table}]`");
+                }
+                Error::Input(input)
+            }
+            other => other,
+        })?;
         if !overrides.is_empty() {
             let mut raw: Table = parse_toml(text, file)?;
             for over in overrides {

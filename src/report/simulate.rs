@@ -67,6 +67,8 @@ pub struct SimulateReport {
     #[serde(skip)]
     cap_note: String,
     #[serde(skip)]
+    speculation: bool,
+    #[serde(skip)]
     max_tokens: Option<u64>,
     #[serde(skip)]
     top_causes: Vec<(Cause, f64)>,
@@ -134,6 +136,7 @@ impl SimulateReport {
             wall_s,
             limit_words: limit,
             cap_note: setup.cap_note(),
+            speculation: setup.settings.speculation.is_some(),
             max_tokens: tables.job.max_tokens,
             top_causes,
         }
@@ -242,7 +245,7 @@ impl SimulateReport {
         if let (Some(tpot), Some(ttft)) = (self.tpot_ms, self.ttft_ms) {
             let speculation = self
                 .tokens_per_request_step
-                .filter(|tokens| *tokens > 1.0)
+                .filter(|_| self.speculation)
                 .map_or(String::new(), |tokens| format!(", {tokens:.2} tokens per verify step"));
             line(
                 out,
