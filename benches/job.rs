@@ -1,6 +1,6 @@
 //! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread;
 //! how that grows with the job; and what making a request costs.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use makespan::engine::observe::Unobserved;

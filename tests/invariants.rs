@@ -1,6 +1,8 @@
 //! What holds on every run, whatever the engine, the job and the limits: conservation, the ledger, and strided =
 //! stepwise to the last attosecond.
 
+#![allow(clippy::unwrap_used)]
+
 mod harness;
 
 use harness::*;
