@@ -24,8 +24,7 @@ fn h200() -> LinkSettings {
 
 /// The host of `pcie-two-gpus`: what its root lets through. To the device, both ways busy, 61 GB/s is what makes a
 /// stream that is alone for its last part (54 GB/s) average the 36.5 GB/s of the table.
-const TWO_GPU_ROOT: Rates =
-    Rates { alone: [107_000_000_000, 108_000_000_000], both: [61_000_000_000, 98_000_000_000] };
+const TWO_GPU_ROOT: Rates = Rates { alone: [107_000_000_000, 108_000_000_000], both: [61_000_000_000, 98_000_000_000] };
 
 fn close(found: f64, measured: f64, slack: f64, what: &str) {
     assert!((found / measured - 1.0).abs() <= slack, "{what}: {found} against {measured}");
@@ -58,7 +57,10 @@ fn copies_of_every_size_take_what_was_measured() {
         links.start(SimTime::ZERO, 0, direction, bytes * 50, 50, 0);
         let found = gb_s(&drain(&mut links)[0]);
         close(found, number(&row, "gb_s").unwrap(), 0.10, &format!("{direction:?} {bytes}"));
-        assert!((h200().time_alone(direction, bytes * 50, 50).as_s() * 1e9 * found / (bytes * 50) as f64 - 1.0).abs() < 1e-9);
+        assert!(
+            (h200().time_alone(direction, bytes * 50, 50).as_s() * 1e9 * found / (bytes * 50) as f64 - 1.0).abs()
+                < 1e-9
+        );
         compared += 1;
     }
     assert_eq!(compared, 18);

@@ -22,25 +22,31 @@ impl PrefixCache {
         self.tree[node].host_children > 0
     }
 
-    /// Notes that `node` has a copy on the host. Room must have been made.
-    pub fn backed_up(&mut self, node: NodeId) {
-        let (pages, states) = self.back_up_size(node);
+    /// Notes that `id` has a copy on the host. Room must have been made.
+    pub fn backed_up(&mut self, id: NodeId) {
+        let (pages, states) = self.back_up_size(id);
         self.host_pages += pages;
         self.host_states += states;
-        let parent = self.tree[node].parent;
-        let node = &mut self.tree[node];
+        let parent = self.tree[id].parent;
+        let node = &mut self.tree[id];
         let is_new = node.host_pages == 0 && node.pages > 0;
         node.host_pages = node.host_pages.max(node.pages);
         node.host_state |= states > 0;
         if is_new {
             self.tree[parent].host_children += 1;
         }
+        self.tree.offer_states(id);
     }
 
-    /// Evicts from the host, least recently used first, blocks that only it holds, until at most `pages` and `states`
-    /// are held there; false when that cannot be reached.
+    /// Evicts from the host, least recently used first, blocks that only it holds and states, until at most `pages` and
+    /// `states` are held there; false when that cannot be reached.
     pub fn shrink_host_to(&mut self, pages: u64, states: u64) -> bool {
-        while self.host_pages > pages || self.host_states > states {
+        while self.host_states > states {
+            let Some(id) = self.tree.least_used_host_state() else { return false };
+            self.tree[id].host_state = false;
+            self.host_states -= 1;
+        }
+        while self.host_pages > pages {
             let Some(victim) = self.tree.least_used_host_leaf() else { return false };
             let node = &self.tree[victim];
             self.host_pages -= u64::from(node.host_pages);
@@ -77,7 +83,7 @@ impl PrefixCache {
         let end = &mut self.tree[node];
         if end.host_state && !std::mem::replace(&mut end.device_state, true) {
             self.device_states += 1;
-            self.tree.offer_state(node);
+            self.tree.offer_states(node);
         }
         self.device_pages += loaded;
         self.counters.loaded_pages += loaded;

@@ -294,7 +294,7 @@ impl PrefixCache {
         }
         node.state_at = position;
         self.device_states += u64::from(!std::mem::replace(&mut node.device_state, true));
-        self.tree.offer_state(id);
+        self.tree.offer_states(id);
     }
 
     /// Keeps the path to `node` on the device until [`PrefixCache::unlock`] is called as often.
@@ -329,7 +329,7 @@ impl PrefixCache {
             at = parent;
         }
         self.tree.offer_host(node);
-        self.tree.offer_state(node);
+        self.tree.offer_states(node);
     }
 
     /// The block that eviction from the device would take next.
@@ -369,7 +369,7 @@ impl PrefixCache {
     /// prefix stay. False when these are more than that.
     pub fn shrink_states_to(&mut self, states: u64) -> bool {
         while self.device_states > states {
-            let Some(id) = self.tree.least_used_state() else { return false };
+            let Some(id) = self.tree.least_used_device_state() else { return false };
             self.tree[id].device_state = false;
             self.device_states -= 1;
         }

@@ -34,8 +34,8 @@ pub(super) struct Node {
     pub host_state: bool,
     /// Operation that last used it.
     pub used: u64,
-    /// Whether it stands in the order of device leaves, host leaves, states.
-    queued: [bool; 3],
+    /// In which orders it stands.
+    queued: [bool; ORDERS],
 }
 
 impl Node {
@@ -54,7 +54,7 @@ impl Node {
             device_state: false,
             host_state: false,
             used: 0,
-            queued: [false; 3],
+            queued: [false; ORDERS],
         }
     }
 
@@ -66,42 +66,41 @@ impl Node {
         self.host_pages > 0 && self.pages == 0 && self.host_children == 0 && self.locks == 0
     }
 
-    fn is_droppable_state(&self) -> bool {
-        self.device_state && self.locks == 0
-    }
-
     fn is_in(&self, order: Order) -> bool {
         match order {
             Order::Device => self.is_device_leaf(),
             Order::Host => self.is_host_leaf(),
-            Order::State => self.is_droppable_state(),
+            Order::DeviceState => self.device_state && self.locks == 0,
+            Order::HostState => self.host_state && self.locks == 0,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Order {
+    /// Leaves on the device that nobody reads.
     Device,
+    /// Leaves that only the host has.
     Host,
-    State,
+    /// States on the device at the end of no locked prefix.
+    DeviceState,
+    /// States on the host, likewise.
+    HostState,
 }
+
+const ORDERS: usize = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
     free: Vec<NodeId>,
     children: HashMap<(NodeId, u64), NodeId>,
-    orders: [BinaryHeap<Reverse<(u64, NodeId)>>; 3],
+    orders: [BinaryHeap<Reverse<(u64, NodeId)>>; ORDERS],
 }
 
 impl Tree {
     pub fn new() -> Tree {
-        Tree {
-            nodes: vec![Node::new(ROOT, 0)],
-            free: Vec::new(),
-            children: HashMap::new(),
-            orders: [BinaryHeap::new(), BinaryHeap::new(), BinaryHeap::new()],
-        }
+        Tree { nodes: vec![Node::new(ROOT, 0)], free: Vec::new(), children: HashMap::new(), orders: Default::default() }
     }
 
     pub fn child(&self, parent: NodeId, id: u64) -> Option<NodeId> {
@@ -130,7 +129,7 @@ impl Tree {
         let old = &mut self[node];
         (old.pages, old.host_pages, old.device_state, old.host_state) = (0, 0, false, false);
         // While an order still names it, its name stays taken.
-        if old.queued == [false; 3] {
+        if old.queued == [false; ORDERS] {
             self.free.push(node);
         }
     }
@@ -143,8 +142,9 @@ impl Tree {
         self.offer_to(Order::Host, node);
     }
 
-    pub fn offer_state(&mut self, node: NodeId) {
-        self.offer_to(Order::State, node);
+    pub fn offer_states(&mut self, node: NodeId) {
+        self.offer_to(Order::DeviceState, node);
+        self.offer_to(Order::HostState, node);
     }
 
     fn offer_to(&mut self, order: Order, id: NodeId) {
@@ -167,8 +167,12 @@ impl Tree {
         self.take_least(Order::Host)
     }
 
-    pub fn least_used_state(&mut self) -> Option<NodeId> {
-        self.take_least(Order::State)
+    pub fn least_used_device_state(&mut self) -> Option<NodeId> {
+        self.take_least(Order::DeviceState)
+    }
+
+    pub fn least_used_host_state(&mut self) -> Option<NodeId> {
+        self.take_least(Order::HostState)
     }
 
     fn take_least(&mut self, order: Order) -> Option<NodeId> {
@@ -180,7 +184,7 @@ impl Tree {
                     return Some(id);
                 }
                 self.offer_to(order, id);
-            } else if node.pages == 0 && node.host_pages == 0 && node.queued == [false; 3] {
+            } else if node.pages == 0 && node.host_pages == 0 && node.queued == [false; ORDERS] {
                 self.free.push(id);
             }
         }
