@@ -21,13 +21,22 @@ pub(super) struct Share {
     /// Open claims by limit, claims still open.
     open_at: Vec<u64>,
     open: Vec<usize>,
+    /// Those settled in one round.
+    settled: Vec<usize>,
 }
 
 impl Share {
     pub(super) fn new(gpus: usize) -> Share {
         let limits = 2 * (gpus + 1);
-        let (claims, rates, open) = (Vec::new(), Vec::new(), Vec::new());
-        Share { gpus, room: vec![0; limits], claims, rates, open_at: vec![0; limits], open }
+        Share {
+            gpus,
+            room: vec![0; limits],
+            claims: Vec::new(),
+            rates: Vec::new(),
+            open_at: vec![0; limits],
+            open: Vec::new(),
+            settled: Vec::new(),
+        }
     }
 
     /// Forgets all claims.
@@ -51,7 +60,7 @@ impl Share {
     /// Rates in the order of `add`, by progressive filling: the claims that can get least are settled first. Uses the
     /// limits up.
     pub(super) fn rates(&mut self) -> &[u64] {
-        let Share { room, claims, rates, open_at, open, .. } = self;
+        let Share { room, claims, rates, open_at, open, settled, .. } = self;
         rates.clear();
         rates.resize(claims.len(), 0);
         open.clear();
@@ -65,7 +74,7 @@ impl Share {
                 claim.limits.iter().map(|&limit| room[limit] / open_at[limit]).fold(claim.pace, u64::min)
             };
             let least = open.iter().map(|&index| most(&claims[index], room, open_at)).min().unwrap_or(0);
-            let mut settled = Vec::new();
+            settled.clear();
             open.retain(|&index| {
                 let settles = most(&claims[index], room, open_at) == least;
                 if settles {
@@ -73,7 +82,7 @@ impl Share {
                 }
                 !settles
             });
-            for index in settled {
+            for &index in settled.iter() {
                 rates[index] = least;
                 for limit in claims[index].limits {
                     room[limit] -= least;

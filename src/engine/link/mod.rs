@@ -216,6 +216,9 @@ pub struct HostLinks {
     finished: Vec<Finished>,
     /// By GPU and direction.
     traffic: Vec<[Traffic; 2]>,
+    /// Which directions have a transfer moving, and which transfers move, at the present rates.
+    busy: Vec<[bool; 2]>,
+    moving: Vec<usize>,
     share: Share,
 }
 
@@ -230,6 +233,8 @@ impl HostLinks {
             next_id: 0,
             finished: Vec::new(),
             traffic: vec![[Traffic::default(); 2]; gpus],
+            busy: vec![[false; 2]; gpus],
+            moving: Vec::new(),
             share: Share::new(gpus),
         }
     }
@@ -328,47 +333,52 @@ impl HostLinks {
         if span == Span::ZERO {
             return;
         }
-        let mut busy = vec![[false; 2]; self.traffic.len()];
         for transfer in self.transfers.iter_mut().filter(|transfer| transfer.rate > 0) {
             // The attosecond in which it ends may have room for more than is left.
             let moved = (u128::from(transfer.rate) * span.0).min(transfer.left);
             transfer.left -= moved;
-            let traffic = &mut self.traffic[transfer.gpu][transfer.direction as usize];
-            traffic.moved += moved;
-            if !std::mem::replace(&mut busy[transfer.gpu][transfer.direction as usize], true) {
-                traffic.busy += span;
+            self.traffic[transfer.gpu][transfer.direction as usize].moved += moved;
+        }
+        for (traffic, busy) in self.traffic.iter_mut().zip(&self.busy) {
+            for direction in Direction::BOTH {
+                if busy[direction as usize] {
+                    traffic[direction as usize].busy += span;
+                }
             }
         }
         self.settled_at = now;
     }
 
     fn set_rates(&mut self) {
-        self.share.begin();
-        let mut busy = vec![[false; 2]; self.traffic.len()];
-        let mut turns = Vec::with_capacity(self.transfers.len());
+        self.moving.clear();
+        self.busy.fill([false; 2]);
         for (index, transfer) in self.transfers.iter_mut().enumerate() {
             transfer.rate = 0;
-            let in_use = &mut busy[transfer.gpu][transfer.direction as usize];
+            let in_use = &mut self.busy[transfer.gpu][transfer.direction as usize];
             if !(self.settings.in_order && *in_use) {
                 *in_use = true;
-                turns.push(index);
+                self.moving.push(index);
             }
         }
-        let root_busy = Direction::BOTH.map(|direction| busy.iter().any(|gpu| gpu[direction as usize]));
+        if self.moving.is_empty() {
+            return;
+        }
+        self.share.begin();
+        let root_busy = Direction::BOTH.map(|direction| self.busy.iter().any(|gpu| gpu[direction as usize]));
         for direction in Direction::BOTH {
             let other = direction.other() as usize;
-            for (gpu, busy) in busy.iter().enumerate() {
+            for (gpu, busy) in self.busy.iter().enumerate() {
                 self.share.limit_link(gpu, direction, self.settings.rates.limit(direction, busy[other]));
             }
             let root = self.root.map_or(u64::MAX, |root| root.limit(direction, root_busy[other]));
             self.share.limit_root(direction, root);
         }
-        for &index in &turns {
+        for &index in &self.moving {
             let &Transfer { gpu, direction, bytes, pieces, .. } = &self.transfers[index];
-            let limit = self.settings.rates.limit(direction, busy[gpu][direction.other() as usize]);
+            let limit = self.settings.rates.limit(direction, self.busy[gpu][direction.other() as usize]);
             self.share.add(gpu, direction, self.settings.pace(bytes, pieces, limit));
         }
-        for (&index, &rate) in turns.iter().zip(self.share.rates()) {
+        for (&index, &rate) in self.moving.iter().zip(self.share.rates()) {
             self.transfers[index].rate = rate;
         }
     }

@@ -102,6 +102,8 @@ pub struct PrefixCache {
     host_pages: u64,
     host_states: u64,
     counters: CacheCounters,
+    /// The path of the last lookup, kept for its memory.
+    path: Vec<NodeId>,
 }
 
 impl PrefixCache {
@@ -117,6 +119,7 @@ impl PrefixCache {
             host_pages: 0,
             host_states: 0,
             counters: CacheCounters::default(),
+            path: Vec::new(),
         }
     }
 
@@ -157,12 +160,14 @@ impl PrefixCache {
 
     /// Finds the longest usable prefix, makes it recently used and counts it.
     pub fn lookup(&mut self, blocks: &[Block], reader: Reader) -> Hit {
-        let mut path = Vec::new();
+        let mut path = std::mem::take(&mut self.path);
+        path.clear();
         let hit = self.find(blocks, |node| path.push(node));
         self.tick += 1;
-        for node in path {
+        for &node in &path {
             self.tree[node].used = self.tick;
         }
+        self.path = path;
         let counters = &mut self.counters;
         match reader {
             Reader::New => {
