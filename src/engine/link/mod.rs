@@ -169,6 +169,8 @@ struct Transfer {
     left: u128,
     /// Bytes per second since then; 0 while it waits for its turn.
     rate: u64,
+    /// When it ends at that rate.
+    end: SimTime,
 }
 
 /// What one direction of a GPU's link has done.
@@ -254,19 +256,15 @@ impl HostLinks {
         self.next_id += 1;
         let left = u128::from(bytes) * UNITS_PER_BYTE;
         let pieces = pieces.max(1);
-        self.transfers.push(Transfer { id, tag, gpu, direction, bytes, pieces, started: now, left, rate: 0 });
+        let (rate, end) = (0, SimTime::NEVER);
+        self.transfers.push(Transfer { id, tag, gpu, direction, bytes, pieces, started: now, left, rate, end });
         self.set_rates();
         id
     }
 
     /// When the next transfer ends if nothing else starts.
     pub fn next_end(&self) -> Option<SimTime> {
-        self.transfers.iter().filter_map(|transfer| self.end_of(transfer)).min()
-    }
-
-    fn end_of(&self, transfer: &Transfer) -> Option<SimTime> {
-        let flying = transfer.rate > 0;
-        flying.then(|| self.settled_at + Span(transfer.left.div_ceil(u128::from(transfer.rate))))
+        self.transfers.iter().map(|transfer| transfer.end).min().filter(|end| *end != SimTime::NEVER)
     }
 
     /// Moves time to `now` and returns what has ended since the last call, in order of their ends.
@@ -353,7 +351,7 @@ impl HostLinks {
         self.moving.clear();
         self.busy.fill([false; 2]);
         for (index, transfer) in self.transfers.iter_mut().enumerate() {
-            transfer.rate = 0;
+            (transfer.rate, transfer.end) = (0, SimTime::NEVER);
             let in_use = &mut self.busy[transfer.gpu][transfer.direction as usize];
             if !(self.settings.in_order && *in_use) {
                 *in_use = true;
@@ -379,7 +377,11 @@ impl HostLinks {
             self.share.add(gpu, direction, self.settings.pace(bytes, pieces, limit));
         }
         for (&index, &rate) in self.moving.iter().zip(self.share.rates()) {
-            self.transfers[index].rate = rate;
+            let transfer = &mut self.transfers[index];
+            transfer.rate = rate;
+            if rate > 0 {
+                transfer.end = self.settled_at + Span(transfer.left.div_ceil(u128::from(rate)));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Index, IndexMut};
 
 /// A block in the cache. Not to be kept unlocked: names are used again.
@@ -90,17 +91,49 @@ enum Order {
 
 const ORDERS: usize = 4;
 
+/// Multiplies and folds the two words of a key: the ids are the program's own, so nobody chooses them to collide, and a
+/// job of a million requests looks up several million of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // 2^64 over the golden ratio.
+        let product = u128::from(self.0 ^ word ^ 0x5851_f42d_4c95_7f2d) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product as u64) ^ (product >> 64) as u64;
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
     free: Vec<NodeId>,
-    children: HashMap<(NodeId, u64), NodeId>,
+    children: HashMap<(NodeId, u64), NodeId, BuildHasherDefault<Mixer>>,
     orders: [BinaryHeap<Reverse<(u64, NodeId)>>; ORDERS],
 }
 
 impl Tree {
     pub fn new() -> Tree {
-        Tree { nodes: vec![Node::new(ROOT, 0)], free: Vec::new(), children: HashMap::new(), orders: Default::default() }
+        Tree {
+            nodes: vec![Node::new(ROOT, 0)],
+            free: Vec::new(),
+            children: HashMap::default(),
+            orders: Default::default(),
+        }
     }
 
     pub fn child(&self, parent: NodeId, id: u64) -> Option<NodeId> {
