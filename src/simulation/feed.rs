@@ -59,18 +59,17 @@ struct Share<R> {
 }
 
 impl<R: RequestStream> Share<R> {
-    /// The next request that can be served, its position, and how many were rejected before it.
-    fn next(&mut self) -> (Option<(u64, Request)>, u64) {
-        let mut rejected = 0;
+    /// The next request that can be served, and its position; counts those rejected before it.
+    fn next(&mut self, rejected: &mut u64) -> Option<(u64, Request)> {
         while self.next < self.end {
             let position = self.next;
             self.next += self.step;
             match self.requests.request(position) {
-                Some(request) => return (Some((position, request)), rejected),
-                None => rejected += 1,
+                Some(request) => return Some((position, request)),
+                None => *rejected += 1,
             }
         }
-        (None, rejected)
+        None
     }
 
     fn is_done(&self) -> bool {
@@ -199,9 +198,7 @@ impl<R: RequestStream + Clone> Feed<R> {
 
     fn draw(&mut self, replica: usize) -> Option<(u64, Request)> {
         let share = self.share_of(replica);
-        let (next, rejected) = self.shares[share].next();
-        self.rejected += rejected;
-        next
+        self.shares[share].next(&mut self.rejected)
     }
 
     /// The client sends the next request of `replica` at `now`, or as soon after as it can.
@@ -314,9 +311,22 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
     }
 }
 
+impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
+    fn plain_share(&self) -> Option<usize> {
+        let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
+        plain.then(|| self.feed.share_of(self.replica))
+    }
+}
+
 impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+        {
+            return self.feed.shown[share].as_ref();
+        }
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
@@ -331,6 +341,11 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
 
     fn take(&mut self) -> Option<Waiting> {
         let replica = self.replica;
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+        {
+            return self.feed.shown[share].take();
+        }
         match self.head(SimTime::NEVER)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => self.feed.queues[queue].pop_front(),
