@@ -430,7 +430,8 @@ impl Replica {
         let pages = u128::from(self.context_tokens() / u64::from(self.settings.page_tokens) + self.held_pages);
         self.counters.page_time += pages * stride.end.since(stride.start).0;
         self.step += steps;
-        if self.settings.stride == Stride::TokenExact {
+        // A padded batch runs to its longest request whatever is drawn.
+        if self.settings.stride == Stride::TokenExact && self.policy.batch_steps.is_none() {
             self.draw_tokens();
         } else {
             self.context += self.growth * steps;

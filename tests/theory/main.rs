@@ -1,0 +1,11 @@
+//! The engine against theory: shrunk to a textbook queue it must give the textbook's number, and where a run is simple
+//! enough to be added up by hand it must give that sum.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod by_hand;
+mod interval;
+mod laws;
+mod queues;
+mod speculation;
