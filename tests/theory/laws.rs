@@ -42,6 +42,7 @@ struct World {
     replicas: usize,
     dispatch: Dispatch,
     in_flight: InFlight,
+    submit_interval: Span,
 }
 
 impl World {
@@ -55,7 +56,7 @@ impl World {
             _ => PolicySettings::Static,
         };
         let is_static = matches!(policy, PolicySettings::Static);
-        let pool = if is_static || pick[0] < 0.6 { 1_000_000 } else { 700 + u64::from(below(pick[1], 2000)) };
+        let pool = if is_static || pick[0] < 0.5 { 1_000_000 } else { 500 + u64::from(below(pick[1], 1000)) };
         let mut settings = settings(policy, 1 + below(pick[2], 12), pool);
         settings.overlap = !is_static && number % 2 == 0;
         if !is_static && pick[3] < 0.4 {
@@ -73,10 +74,13 @@ impl World {
         }
         let mut job = Job::new(&lengths).with_draws(number);
         let mut in_flight = InFlight::All;
-        match below(pick[6], 4) {
+        let mut submit_interval = Span::ZERO;
+        match below(pick[6], 6) {
             0 | 1 => job = job.arriving(&arrivals),
             2 => in_flight = InFlight::PerReplica(1 + below(pick[7], 10)),
-            _ => in_flight = InFlight::Total(1 + below(pick[7], 20)),
+            3 => in_flight = InFlight::Total(1 + below(pick[7], 20)),
+            4 => submit_interval = Span::from_s(0.2 * pick[7]).unwrap(),
+            _ => {}
         }
         World {
             settings,
@@ -84,6 +88,7 @@ impl World {
             replicas: 1 + (number / 6 % 3) as usize,
             dispatch: [Dispatch::Shared, Dispatch::Static, Dispatch::RoundRobin][(number / 18 % 3) as usize],
             in_flight,
+            submit_interval,
         }
     }
 
@@ -93,6 +98,7 @@ impl World {
         let mut fleet = fleet(&self.settings, self.replicas, || cost_of(&model, &parameters(), drafted));
         fleet.dispatch = self.dispatch;
         fleet.in_flight = self.in_flight;
+        fleet.submit_interval = self.submit_interval;
         fleet
     }
 }
