@@ -206,3 +206,38 @@ fn the_same_seed_gives_the_same_runs_for_any_number_of_threads() {
         assert!(one[..index].iter().all(|before| before.1 != mine.1));
     }
 }
+/// Pools here hold every request alone (at most 300 + 150 tokens), so none may be given up, however tight it gets beside
+/// others that have ended and whose pages are not free yet.
+#[test]
+fn a_request_that_fits_alone_is_always_served() {
+    for number in 0..5000 {
+        let mut world = World::new(number);
+        world.settings.stride = Stride::Longest;
+        let outcome = simulate(world.fleet(), world.job.clone(), &mut Log::default());
+        assert!(outcome.is_ok(), "run {number}: {}", outcome.unwrap_err());
+    }
+}
+
+/// Parts of a job differ in length, and a client that keeps a number in flight over all replicas goes on with the parts
+/// that are left.
+#[test]
+fn every_request_is_sent_however_the_job_is_cut_and_the_client_paced() {
+    let clients =
+        [InFlight::All, InFlight::PerReplica(1), InFlight::PerReplica(3), InFlight::Total(1), InFlight::Total(5)];
+    for policy in [PolicySettings::Sglang(sglang()), PolicySettings::Vllm(vllm()), PolicySettings::Static] {
+        for dispatch in [Dispatch::Shared, Dispatch::Static, Dispatch::RoundRobin] {
+            for in_flight in clients {
+                for requests in 1..9 {
+                    let settings = EngineSettings { stride: Stride::Stepwise, ..settings(policy, 1, 1000) };
+                    let mut fleet = fleet(&settings, 3, || constant_cost(0.01));
+                    (fleet.dispatch, fleet.in_flight) = (dispatch, in_flight);
+                    fleet.submit_interval = Span::from_s(0.003).unwrap();
+                    let job = Job::new(&vec![(1, 2); requests]);
+                    let outcome = simulate(fleet, job, &mut Stays::default());
+                    let what = format!("{dispatch:?}, {in_flight:?}, {requests} requests");
+                    assert_eq!(outcome.map(|outcome| outcome.completed).unwrap_or(0), requests as u64, "{what}");
+                }
+            }
+        }
+    }
+}
