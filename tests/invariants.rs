@@ -1,5 +1,6 @@
 //! What holds on every run, whatever the engine, the job and the limits: conservation, the ledger, and strided =
 //! stepwise to the last attosecond.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 mod harness;
 
