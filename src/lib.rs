@@ -17,3 +17,7 @@ pub mod cost;
 pub mod engine;
 
 pub mod simulation;
+
+pub mod experiment;
+
+pub mod report;

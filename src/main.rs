@@ -1,2 +1,9 @@
 //! The command-line program: parse, call, print the error, choose the exit code.
-fn main() {}
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

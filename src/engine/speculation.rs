@@ -197,9 +197,11 @@ fn long_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
     let goal = f64::from(tokens) - 0.5 - emission.skew_term * (z * z - 1.0) / 6.0;
     let half = z * emission.deviation;
     let root = (-half + (half * half + 4.0 * emission.mean * goal).sqrt()) / (2.0 * emission.mean);
-    let steps = (root * root).ceil();
-    let fewest = (f64::from(tokens) / emission.probability.len() as f64).ceil();
-    steps.clamp(fewest, f64::from(tokens)) as u32
+    let exact = root * root;
+    let whole = exact as u32;
+    let steps = whole + u32::from(exact > f64::from(whole));
+    let fewest = tokens.div_ceil(emission.probability.len() as u32);
+    steps.clamp(fewest, tokens)
 }
 
 /// Quantile of the standard normal law, from a table of statrs' exact one: cubic Hermite inside, exact in the tails.

@@ -55,6 +55,8 @@ pub enum Policy {
     TokenBudget,
     /// Batches of fixed membership, padded to the longest (Transformers `generate`).
     StaticBatch,
+    /// So many tokens a second, whatever runs: the back of an envelope.
+    FixedRate,
 }
 
 /// What the scheduler does from step to step.
@@ -215,4 +217,6 @@ pub struct HostTimes {
     pub operations_per_layer: f64,
     /// Host time for each running request in each step, in seconds.
     pub step_s_per_request: f64,
+    /// Gap that each draft pass of a speculative step adds, in seconds.
+    pub draft_pass_gap_s: f64,
 }

@@ -9,6 +9,7 @@ mod llm_check;
 mod llm_sizes;
 pub mod parse;
 pub mod quantisation;
+pub mod scenario;
 pub mod sizes;
 mod weights;
 pub mod workload;

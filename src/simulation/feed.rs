@@ -341,6 +341,10 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    fn unknown(&mut self, known: SimTime, now: SimTime) -> bool {
+        self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
+    }
+
     fn take(&mut self) -> Option<Waiting> {
         let replica = self.replica;
         match self.head(SimTime::NEVER)? {

@@ -40,26 +40,44 @@ where
     let mut now = serving_from;
     let mut exhausted = false;
     feed.arrive(now);
+    // When each replica's stretch ends; NEVER when idle. Kept apart from the replicas, which are large.
+    let mut ends = vec![SimTime::NEVER; replicas.len()];
+    let mut idle: Vec<usize> = (0..replicas.len()).collect();
+    let mut ready = Vec::with_capacity(replicas.len());
     loop {
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            if replica.ends_at() == Some(now) {
-                replica.finish_stride(now, &mut feed.queue(index), observer);
+        ready.append(&mut idle);
+        for (index, end) in ends.iter_mut().enumerate() {
+            if *end == now {
+                *end = SimTime::NEVER;
+                replicas[index].finish_stride(now, &mut feed.queue(index), observer);
+                ready.push(index);
             }
         }
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            if replica.ends_at().is_none() {
-                replica.start(now, &mut feed.queue(index), observer)?;
+        // In order of their numbers, so that who takes the next request does not depend on who was idle.
+        ready.sort_unstable();
+        for index in ready.drain(..) {
+            replicas[index].start(now, &mut feed.queue(index), observer)?;
+            match replicas[index].ends_at() {
+                Some(end) => ends[index] = end,
+                None => idle.push(index),
             }
         }
         while let Some(index) = feed.woken.pop() {
             replicas[index].interrupt(now);
+            ends[index] = replicas[index].ends_at().unwrap_or(SimTime::NEVER);
         }
         if !exhausted && feed.is_exhausted() {
             exhausted = true;
-            replicas.iter_mut().for_each(|replica| replica.exhausted(now));
+            for (replica, end) in replicas.iter_mut().zip(&mut ends) {
+                replica.exhausted(now);
+                *end = replica.ends_at().unwrap_or(SimTime::NEVER);
+            }
         }
-        let next_end = replicas.iter().filter_map(Replica::ends_at).min();
-        let Some(next) = next_end.into_iter().chain(feed.next_arrival()).min() else { break };
+        let next_end = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
+        let next = next_end.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+        if next == SimTime::NEVER {
+            break;
+        }
         debug_assert!(next >= now, "time never falls");
         now = next;
         feed.arrive(now);

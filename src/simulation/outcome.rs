@@ -147,12 +147,17 @@ impl Outcome {
 
     /// The limit that held for the longest time, with its share of the working time.
     pub fn main_limit(&self) -> Option<(Limit, f64)> {
-        let total: Span = self.limit_time.iter().copied().sum();
-        Limit::ALL
-            .into_iter()
-            .map(|limit| (limit, self.limit_time[limit as usize]))
-            .max_by_key(|(_, time)| *time)
-            .filter(|(_, time)| *time > Span::ZERO)
-            .map(|(limit, time)| (limit, time.as_s() / total.as_s()))
+        main_limit(&self.limit_time)
     }
+}
+
+/// The limit that held for the longest time, with its share of all; `None` when no time passed.
+pub fn main_limit(limit_time: &[Span; LIMITS]) -> Option<(Limit, f64)> {
+    let total: Span = limit_time.iter().copied().sum();
+    Limit::ALL
+        .into_iter()
+        .map(|limit| (limit, limit_time[limit as usize]))
+        .max_by_key(|(_, time)| *time)
+        .filter(|(_, time)| *time > Span::ZERO)
+        .map(|(limit, time)| (limit, time.as_s() / total.as_s()))
 }

@@ -1,5 +1,5 @@
 //! Small made-up engines and jobs for tests of the core.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
