@@ -2,8 +2,6 @@
 //! stepwise to the last attosecond.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
-#![allow(clippy::unwrap_used)]
-
 mod harness;
 
 use harness::*;

@@ -64,13 +64,6 @@ impl Interval {
     /// at least 1.5% of the value away from the far end, five standard errors).
     #[track_caller]
     pub fn must_hold(self, what: &str, exact: f64) {
-        println!(
-            "{what}: exact {exact:.6}, found {:.6} ± {:.6} ({:.2}%, z = {:.2})",
-            self.mean,
-            self.half,
-            100.0 * self.half / exact,
-            (self.mean - exact) / self.half * 3.29
-        );
         assert!(self.half < 0.015 * exact, "{what}: an interval of ± {} says little about {exact}", self.half);
         assert!((self.mean - exact).abs() < self.half, "{what}: {} ± {} against {exact}", self.mean, self.half);
     }

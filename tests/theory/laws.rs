@@ -58,7 +58,7 @@ impl World {
         let is_static = matches!(policy, PolicySettings::Static);
         let pool = if is_static || pick[0] < 0.5 { 1_000_000 } else { 500 + u64::from(below(pick[1], 1000)) };
         let mut settings = settings(policy, 1 + below(pick[2], 12), pool);
-        settings.overlap = !is_static && number % 2 == 0;
+        settings.overlap = !is_static && number.is_multiple_of(2);
         if !is_static && pick[3] < 0.4 {
             settings.speculation = Some(Speculation::new(&[0.8, 0.6, 0.5], 0.1).unwrap());
         }
@@ -173,7 +173,8 @@ fn replicate(seed: u64, replication: u64) -> (String, Log) {
         now -= gaps.draws(id)[0].ln() * 0.1;
         arrivals.push(now);
     }
-    let policy = if replication % 2 == 0 { PolicySettings::Sglang(sglang()) } else { PolicySettings::Vllm(vllm()) };
+    let policy =
+        if replication.is_multiple_of(2) { PolicySettings::Sglang(sglang()) } else { PolicySettings::Vllm(vllm()) };
     let mut settings = settings(policy, 8, 3000);
     settings.speculation = Some(Speculation::new(&[0.8, 0.6], 0.1).unwrap());
     if replication >= 4 {

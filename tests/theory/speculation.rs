@@ -93,7 +93,6 @@ fn drawing_every_step_gives_the_same_law_of_steps_and_makespan() {
         let mut exact = sample(&settings, 2, 2, replications);
         let must_agree = |what: String, a: &mut Vec<f64>, b: &mut Vec<f64>| {
             let (distance, threshold) = (distance(a, b), threshold(a.len(), b.len()));
-            println!("{marginal:?} ± {spread}, {what}: {distance:.4} of {threshold:.4}, n = {}", a.len());
             assert!(distance < threshold, "{marginal:?} ± {spread}, {what}: {distance} against {threshold}");
         };
         must_agree("makespan".to_owned(), &mut strided.makespans, &mut exact.makespans);
