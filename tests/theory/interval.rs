@@ -32,10 +32,8 @@ pub fn controlled(replications: &[Replication]) -> Interval {
         }
     }
     // A control that never varies (constant service) carries nothing.
-    for i in 1..3 {
-        if normal[i][i] == 0.0 {
-            normal[i][i] = 1.0;
-        }
+    for (i, row) in normal.iter_mut().enumerate() {
+        row[i] = if row[i] == 0.0 { 1.0 } else { row[i] };
     }
     let inverse = inverse(normal);
     let beta: Vec<f64> = inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect();
