@@ -166,24 +166,39 @@ impl<R: RequestStream + Clone> Feed<R> {
     fn fill(&mut self, limit: InFlight, replicas: usize) {
         match limit {
             InFlight::All => {
-                let total = self
-                    .shares
-                    .iter()
-                    .map(|share| share.end.saturating_sub(share.next).div_ceil(share.step))
-                    .sum::<u64>();
-                for index in 0..total {
-                    self.submit((index % replicas as u64) as usize, SimTime::ZERO);
+                // In turn until every part of the job is at its end: parts differ in length.
+                while self.shares.iter().any(|share| !share.is_done()) {
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::PerReplica(each) => {
                 for _ in 0..each {
-                    (0..replicas).for_each(|replica| self.submit(replica, SimTime::ZERO));
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::Total(total) => {
-                for index in 0..total {
-                    self.submit(index as usize % replicas, SimTime::ZERO);
+                for _ in 0..total {
+                    self.submit_to_fewest(0, SimTime::ZERO);
                 }
+            }
+        }
+    }
+
+    /// The client sends the next request to the replica with the fewest in flight of those whose part of the job is not
+    /// at its end; to `own` on a tie, else to the first.
+    fn submit_to_fewest(&mut self, own: usize, now: SimTime) {
+        let left = |feed: &Self, replica: usize| !feed.shares[feed.share_of(replica)].is_done();
+        while let Some(replica) = (0..self.replicas)
+            .filter(|&replica| left(self, replica))
+            .min_by_key(|&replica| (self.in_flight[replica], replica != own, replica))
+        {
+            // What is left of a part may never be served: then another part has its turn.
+            if self.submit(replica, now) {
+                return;
             }
         }
     }
@@ -201,9 +216,9 @@ impl<R: RequestStream + Clone> Feed<R> {
         self.shares[share].next(&mut self.rejected)
     }
 
-    /// The client sends the next request of `replica` at `now`, or as soon after as it can.
-    fn submit(&mut self, replica: usize, now: SimTime) {
-        let Some((_, request)) = self.draw(replica) else { return };
+    /// The client sends the next request of `replica` at `now`, or as soon after as it can; false when none is left.
+    fn submit(&mut self, replica: usize, now: SimTime) -> bool {
+        let Some((_, request)) = self.draw(replica) else { return false };
         let at = match self.last_submit {
             Some(last) => now.max(last + self.submit_interval),
             None => now,
@@ -218,6 +233,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             self.queues[queue].push_back(waiting);
             self.woken.push(replica);
         }
+        true
     }
 
     /// Fetches the next open arrival, one ahead.
@@ -367,13 +383,10 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         self.feed.in_flight[self.replica] -= 1;
         match limit {
             InFlight::All => {}
-            InFlight::PerReplica(_) => self.feed.submit(self.replica, at),
-            InFlight::Total(_) => {
-                // The replica with the fewest requests gets the next one; its own on a tie.
-                let fewest = (0..self.feed.in_flight.len())
-                    .min_by_key(|&replica| (self.feed.in_flight[replica], replica != self.replica, replica));
-                self.feed.submit(fewest.unwrap_or(self.replica), at);
+            InFlight::PerReplica(_) => {
+                self.feed.submit(self.replica, at);
             }
+            InFlight::Total(_) => self.feed.submit_to_fewest(self.replica, at),
         }
     }
 
@@ -396,9 +409,9 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         let replica = self.replica;
         let queued = match self.feed.mode {
             Mode::Pull => {
-                let share = &self.feed.shares[self.feed.share_of(replica)];
-                share.end.saturating_sub(share.next).div_ceil(share.step)
-                    + u64::from(self.feed.shown[replica].is_some())
+                let index = self.feed.share_of(replica);
+                let share = &self.feed.shares[index];
+                share.end.saturating_sub(share.next).div_ceil(share.step) + u64::from(self.feed.shown[index].is_some())
             }
             _ => self.feed.queues[self.feed.queue_of(replica)].len() as u64,
         };
