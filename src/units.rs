@@ -27,14 +27,32 @@ impl Span {
 
     /// The span of `seconds`, rounded to the nearest attosecond. `None` when negative, not finite, or above 1e18 s.
     pub fn from_s(seconds: f64) -> Option<Span> {
-        (seconds.is_finite() && (0.0..=1e18).contains(&seconds))
-            .then(|| Span((seconds * ATTOSECONDS_PER_S).round() as u128))
+        (seconds.is_finite() && (0.0..=1e18).contains(&seconds)).then(|| Span(attoseconds(seconds)))
     }
 
-    /// Seconds, rounded to the nearest `f64`.
+    /// Seconds, to within two units in the last place.
     pub fn as_s(self) -> f64 {
-        self.0 as f64 / ATTOSECONDS_PER_S
+        seconds(self.0)
     }
+}
+
+/// Seconds of so many attoseconds. The conversion of 128 bits is slow, so the low 20 bits are dropped where they are
+/// below the precision of an `f64` anyway.
+fn seconds(attoseconds: u128) -> f64 {
+    match u64::try_from(attoseconds) {
+        Ok(small) => small as f64 / ATTOSECONDS_PER_S,
+        Err(_) => match u64::try_from(attoseconds >> 20) {
+            Ok(large) => large as f64 * ((1 << 20) as f64 / ATTOSECONDS_PER_S),
+            Err(_) => attoseconds as f64 / ATTOSECONDS_PER_S,
+        },
+    }
+}
+
+/// Whole attoseconds of a time in seconds that is known to be finite and not negative.
+pub(crate) fn attoseconds(seconds: f64) -> u128 {
+    debug_assert!(seconds.is_finite() && seconds >= 0.0, "a time of {seconds} s");
+    let attoseconds = seconds * ATTOSECONDS_PER_S + 0.5;
+    if attoseconds < (1u64 << 63) as f64 { u128::from(attoseconds as u64) } else { attoseconds as u128 }
 }
 
 impl SimTime {
@@ -48,9 +66,9 @@ impl SimTime {
         Span::from_s(seconds).map(|span| SimTime(span.0))
     }
 
-    /// Seconds since the start, rounded to the nearest `f64`.
+    /// Seconds since the start, to within two units in the last place.
     pub fn as_s(self) -> f64 {
-        self.0 as f64 / ATTOSECONDS_PER_S
+        seconds(self.0)
     }
 
     /// Time since `earlier`; zero when `earlier` is later.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use crate::cost::{CapturedGraphs, Cause, CostParameters, Ledger, StepTable};
 use crate::model::sizes::{ExpertSizes, ModelSizes};
-use crate::units::{ATTOSECONDS_PER_S, Span};
+use crate::units::{ATTOSECONDS_PER_S, Span, attoseconds};
 
 /// Fractions of a token are counted in units of 1/65536: with speculation a request's context grows by a fraction.
 pub const CONTEXT_UNIT_BITS: u32 = 16;
@@ -112,7 +112,8 @@ pub struct StepCost {
     context_slope: u64,
     /// Slower than nominal by this factor.
     slowness: f64,
-    communication: Communication,
+    /// `None` for one GPU.
+    communication: Option<Communication>,
     step_table: Option<StepTable>,
     decode: RefCell<Vec<Option<std::rc::Rc<DecodeCost>>>>,
     dense_prefill_s: RefCell<Vec<f64>>,
@@ -142,12 +143,6 @@ impl Communication {
         let high = (low + 1).min(table.len() - 1);
         table[low] + (table[high] - table[low]) * (position - low as f64)
     }
-}
-
-/// Whole attoseconds of a time in seconds.
-fn attoseconds(seconds: f64) -> u128 {
-    debug_assert!(seconds.is_finite() && seconds >= 0.0, "a step time of {seconds} s");
-    (seconds * ATTOSECONDS_PER_S).round() as u128
 }
 
 impl StepCost {
@@ -183,7 +178,7 @@ impl StepCost {
             draft_prefill: inputs.draft_prefill,
             context_slope,
             slowness: 1.0,
-            communication: Communication::tabulate(&*inputs.communication_s),
+            communication: (inputs.tensor_parallel > 1).then(|| Communication::tabulate(&*inputs.communication_s)),
             step_table: inputs.step_table.cloned(),
             decode: RefCell::new(Vec::new()),
             dense_prefill_s: RefCell::new(Vec::new()),
@@ -286,9 +281,10 @@ impl StepCost {
             .as_ref()
             .map_or(0.0, |state| f64::from(batch) * state.bytes_per_request * self.state_moves / self.bytes_per_s)
             * self.slowness;
-        let communication_s = Communication::look_up(&self.communication.decode_s, rows * width)
-            + (draft_passes * Communication::look_up(&self.communication.decode_s, rows))
-                / f64::from(self.sizes.layers.max(1));
+        let communication_s = self.communication.as_ref().map_or(0.0, |communication| {
+            let drafts = draft_passes * Communication::look_up(&communication.decode_s, rows);
+            Communication::look_up(&communication.decode_s, rows * width) + drafts / f64::from(self.sizes.layers.max(1))
+        });
         let gap_s = parameters.step_gap_s
             + parameters.draft_pass_gap_s * draft_passes
             + parameters.per_request_s * f64::from(batch);
@@ -372,11 +368,14 @@ impl StepCost {
         };
         let attention_s =
             self.sizes.prefill_attention_flops_per_pair * pairs / (self.flops_per_s * parameters.prefill_flops_share);
-        let communication_s = Communication::look_up(&self.communication.prefill_s, tokens)
-            - if decode_rows == 0 { 0.0 } else { Communication::look_up(&self.communication.prefill_s, decode_tokens) };
+        let communication_s = self.communication.as_ref().map_or(0.0, |communication| {
+            let alone =
+                if decode_rows == 0 { 0.0 } else { Communication::look_up(&communication.prefill_s, decode_tokens) };
+            (Communication::look_up(&communication.prefill_s, tokens) - alone).max(0.0)
+        });
         let gap_s = if decode_rows == 0 { parameters.step_gap_s } else { 0.0 }
             + parameters.per_request_s * f64::from(sequences);
-        (dense_s + attention_s) * self.slowness + communication_s.max(0.0) + gap_s
+        (dense_s + attention_s) * self.slowness + communication_s + gap_s
     }
 
     /// Weight pass of a prefill-only step, cached by its tokens: most steps read one short prompt.

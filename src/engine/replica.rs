@@ -10,12 +10,14 @@ use crate::engine::sequence::{Phase, Progress, Sequence, Waiting};
 use crate::engine::settings::{EngineSettings, RunningCap, Stride};
 use crate::error::Result;
 use crate::random::{Blocks, Purpose, Streams};
-use crate::units::{ATTOSECONDS_PER_S, SimTime, Span};
+use crate::units::{SimTime, Span, attoseconds};
 
 /// The requests that a replica may take, as the fleet's router offers them.
 pub trait Queue {
     /// The next request that the server knew of by `known`.
     fn peek(&mut self, known: SimTime) -> Option<&Waiting>;
+    /// True when a request has arrived by `now` of which the server did not know by `known`, and none before it.
+    fn unknown(&mut self, known: SimTime, now: SimTime) -> bool;
     /// Takes the request that `peek` showed.
     fn take(&mut self) -> Option<Waiting>;
     /// Puts a preempted request back, before or behind all others.
@@ -187,10 +189,6 @@ pub struct Replica {
     ramp: Span,
 }
 
-fn attoseconds(seconds: f64) -> u128 {
-    (seconds * ATTOSECONDS_PER_S).round() as u128
-}
-
 impl Replica {
     /// An idle replica.
     pub fn new(index: usize, settings: EngineSettings, cost: StepCost, streams: Streams) -> Self {
@@ -304,7 +302,7 @@ impl Replica {
         let rows = u64::from(self.rows);
         let context = ((self.context + self.growth * steps_ahead) >> CONTEXT_UNIT_BITS) + 1;
         let tokens = context + rows * (1 + u64::from(self.settings.lookahead_tokens));
-        tokens / u64::from(self.settings.page_tokens) + rows + 1 + self.held_pages
+        self.pages(tokens) + rows + self.held_pages
     }
 
     /// Pages in use for the coming step: exact near the pool's end, where it matters, an upper bound elsewhere.
@@ -372,23 +370,21 @@ impl Replica {
             };
             observer.stride(&view);
         }
-        let context = self.context - if stride.rows > 0 { self.growth } else { 0 };
+        let last_context = self.context - if stride.rows > 0 { self.growth } else { 0 };
         let completed_before = self.counters.completed;
         self.collect_finished(now, queue, observer);
-        let completed = self.counters.completed - completed_before;
-        let in_last_step = self.finished_in(self.step);
-        self.idle_step = (stride.rows > 0
-            && prefill_tokens == 0
-            && completed > 0
-            && !in_last_step
-            && self.nothing_to_run())
-        .then(|| IdleStep {
-            rows: stride.rows,
-            kv: Span(u128::from(context) * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds),
-            extra: Span(stride.segment.extra_attoseconds),
-            limit: stride.limit,
-            running,
-        });
+        self.idle_step = None;
+        let ended = self.counters.completed > completed_before && stride.rows > 0 && prefill_tokens == 0;
+        if ended && self.nothing_to_run() && !self.finished_in(self.step) {
+            let slope = u128::from(stride.segment.slope_attoseconds);
+            self.idle_step = Some(IdleStep {
+                rows: stride.rows,
+                kv: Span(u128::from(last_context) * slope + self.window_attoseconds),
+                extra: Span(stride.segment.extra_attoseconds),
+                limit: stride.limit,
+                running,
+            });
+        }
     }
 
     /// True when a request that still holds its place ended with decode counter `step`.
@@ -427,17 +423,19 @@ impl Replica {
         let kv = contexts * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
         self.counters.ledger[Cause::Kv] += Span(kv);
         self.counters.ledger[Cause::StepGap] += Span(stride.segment.extra_attoseconds * u128::from(steps));
-        let pages = u128::from(self.context_tokens() / u64::from(self.settings.page_tokens) + self.held_pages);
-        self.counters.page_time += pages * stride.end.since(stride.start).0;
+        let pages_before = self.pages_by_sum();
         self.step += steps;
-        if self.settings.stride == Stride::TokenExact {
+        // A padded batch runs to its longest request whatever is drawn.
+        if self.settings.stride == Stride::TokenExact && self.policy.batch_steps.is_none() {
             self.draw_tokens();
         } else {
             self.context += self.growth * steps;
             self.written += u128::from(self.growth) * u128::from(steps);
         }
-        let pages = self.context_tokens() / u64::from(self.settings.page_tokens) + self.held_pages;
+        let pages = self.pages_by_sum();
         self.counters.peak_pages = self.counters.peak_pages.max(pages.min(self.pool_pages));
+        // Contexts grow evenly, so the mean of both ends is the mean of the stretch.
+        self.counters.page_time += u128::from((pages_before + pages) / 2) * stride.end.since(stride.start).0;
     }
 
     /// The token-exact reference: every row draws the tokens of the step that just ran.
@@ -551,7 +549,6 @@ impl Replica {
     }
 
     fn collect_finished<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
-        let deferred = u64::from(self.defers(queue));
         while let Some(&Reverse((finish_step, admission, slot))) = self.finish.peek() {
             let stale = self.slots[slot as usize]
                 .as_ref()
@@ -560,7 +557,7 @@ impl Replica {
                 self.finish.pop();
                 continue;
             }
-            if finish_step + deferred > self.step {
+            if finish_step > self.step || finish_step == self.step && self.defers(queue) {
                 break;
             }
             self.finish.pop();
@@ -678,7 +675,16 @@ impl Replica {
 
     /// Pages that `tokens` fill.
     pub(super) fn pages(&self, tokens: u64) -> u64 {
-        tokens.div_ceil(u64::from(self.settings.page_tokens))
+        match self.settings.page_tokens {
+            // The usual case of token-sized pages is spared a division.
+            1 => tokens,
+            page => tokens.div_ceil(u64::from(page)),
+        }
+    }
+
+    /// Pages that the decode rows and everything held fill at the coming step, by their sum.
+    fn pages_by_sum(&self) -> u64 {
+        self.pages(self.context_tokens()) + self.held_pages
     }
 
     /// Gives a waiting request a place and `held_tokens` of the pool; it starts to read its prompt in the coming step.
@@ -761,7 +767,7 @@ impl Replica {
         }
         self.first_work.get_or_insert(now);
         let limit = verdict.limit.unwrap_or_else(|| if queue.more() { Limit::Client } else { Limit::Drain });
-        if self.ramp_end.is_none() && (verdict.limit.is_some() || self.chunks.is_empty()) {
+        if self.ramp_end.is_none() && self.chunks.is_empty() {
             self.ramp_end = Some(Milestone { at: now, written: self.written });
         }
         if self.drain_start.is_none() && limit == Limit::Drain {
@@ -769,7 +775,7 @@ impl Replica {
         }
         if self.chunks.is_empty() {
             // What has arrived but is not known yet will be known a step later.
-            let soon = verdict.replan || (known < now && queue.peek(known).is_none() && queue.peek(now).is_some());
+            let soon = verdict.replan || queue.unknown(known, now);
             let steps = if soon { 1 } else { u64::MAX };
             self.start_decode(now, limit, steps, queue);
         } else {
@@ -857,7 +863,7 @@ impl Replica {
                 + self.window_attoseconds
                 + u128::from(segment.slope_attoseconds) * u128::from(self.context);
         }
-        let recompute_part = (gpu as f64 * (recomputed as f64 / tokens.max(1) as f64)) as u128;
+        let recompute_part = if recomputed == 0 { 0 } else { gpu / u128::from(tokens) * u128::from(recomputed) };
         self.counters.ledger[Cause::Recompute] += Span(recompute_part);
         self.counters.ledger[Cause::Prefill] += Span(gpu - recompute_part);
         let total_tokens = tokens + u64::from(decode_rows) * u64::from(self.cost.verify_width());

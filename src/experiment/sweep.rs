@@ -118,10 +118,8 @@ fn points(setup: &Setup, table: Option<&Table>, at: &[u32]) -> Result<Vec<Point>
         setup.scenario.error(&format!("benchmark.{key}"), "missing", remedy)
     };
     // A table of several replicas counts their requests together.
-    let share = table
-        .and_then(|table| table.about.as_ref())
-        .and_then(|about| about.dp)
-        .map_or(1, |replicas| u32::try_from(replicas).unwrap_or(1).max(1));
+    let share =
+        table.and_then(|table| table.about.as_ref()).and_then(|about| about.dp).map_or(1, |replicas| replicas.max(1));
     let mut points = Vec::new();
     for row in table.map(|table| table.rows.as_slice()).unwrap_or_default() {
         if !at.is_empty() && !at.contains(&row.concurrency) {

@@ -612,7 +612,7 @@ impl Scenario {
         self.positive("engine.tok_per_s_per_gpu", engine.tok_per_s_per_gpu, 1e9)?;
         self.not_negative("engine.watermark", engine.watermark, 0.99)?;
         if let Some(size) = engine.chunked_prefill_size
-            && (size == 0 || size < -1 || size > 1 << 24)
+            && (size == 0 || !(-1..=1 << 24).contains(&size))
         {
             return Err(self.error(
                 "engine.chunked_prefill_size",

@@ -59,18 +59,17 @@ struct Share<R> {
 }
 
 impl<R: RequestStream> Share<R> {
-    /// The next request that can be served, its position, and how many were rejected before it.
-    fn next(&mut self) -> (Option<(u64, Request)>, u64) {
-        let mut rejected = 0;
+    /// The next request that can be served, and its position; counts those rejected before it.
+    fn next(&mut self, rejected: &mut u64) -> Option<(u64, Request)> {
         while self.next < self.end {
             let position = self.next;
             self.next += self.step;
             match self.requests.request(position) {
-                Some(request) => return (Some((position, request)), rejected),
-                None => rejected += 1,
+                Some(request) => return Some((position, request)),
+                None => *rejected += 1,
             }
         }
-        (None, rejected)
+        None
     }
 
     fn is_done(&self) -> bool {
@@ -167,24 +166,39 @@ impl<R: RequestStream + Clone> Feed<R> {
     fn fill(&mut self, limit: InFlight, replicas: usize) {
         match limit {
             InFlight::All => {
-                let total = self
-                    .shares
-                    .iter()
-                    .map(|share| share.end.saturating_sub(share.next).div_ceil(share.step))
-                    .sum::<u64>();
-                for index in 0..total {
-                    self.submit((index % replicas as u64) as usize, SimTime::ZERO);
+                // In turn until every part of the job is at its end: parts differ in length.
+                while self.shares.iter().any(|share| !share.is_done()) {
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::PerReplica(each) => {
                 for _ in 0..each {
-                    (0..replicas).for_each(|replica| self.submit(replica, SimTime::ZERO));
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::Total(total) => {
-                for index in 0..total {
-                    self.submit(index as usize % replicas, SimTime::ZERO);
+                for _ in 0..total {
+                    self.submit_to_fewest(0, SimTime::ZERO);
                 }
+            }
+        }
+    }
+
+    /// The client sends the next request to the replica with the fewest in flight of those whose part of the job is not
+    /// at its end; to `own` on a tie, else to the first.
+    fn submit_to_fewest(&mut self, own: usize, now: SimTime) {
+        let left = |feed: &Self, replica: usize| !feed.shares[feed.share_of(replica)].is_done();
+        while let Some(replica) = (0..self.replicas)
+            .filter(|&replica| left(self, replica))
+            .min_by_key(|&replica| (self.in_flight[replica], replica != own, replica))
+        {
+            // What is left of a part may never be served: then another part has its turn.
+            if self.submit(replica, now) {
+                return;
             }
         }
     }
@@ -199,14 +213,12 @@ impl<R: RequestStream + Clone> Feed<R> {
 
     fn draw(&mut self, replica: usize) -> Option<(u64, Request)> {
         let share = self.share_of(replica);
-        let (next, rejected) = self.shares[share].next();
-        self.rejected += rejected;
-        next
+        self.shares[share].next(&mut self.rejected)
     }
 
-    /// The client sends the next request of `replica` at `now`, or as soon after as it can.
-    fn submit(&mut self, replica: usize, now: SimTime) {
-        let Some((_, request)) = self.draw(replica) else { return };
+    /// The client sends the next request of `replica` at `now`, or as soon after as it can; false when none is left.
+    fn submit(&mut self, replica: usize, now: SimTime) -> bool {
+        let Some((_, request)) = self.draw(replica) else { return false };
         let at = match self.last_submit {
             Some(last) => now.max(last + self.submit_interval),
             None => now,
@@ -221,6 +233,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             self.queues[queue].push_back(waiting);
             self.woken.push(replica);
         }
+        true
     }
 
     /// Fetches the next open arrival, one ahead.
@@ -314,9 +327,22 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
     }
 }
 
+impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
+    fn plain_share(&self) -> Option<usize> {
+        let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
+        plain.then(|| self.feed.share_of(self.replica))
+    }
+}
+
 impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+        {
+            return self.feed.shown[share].as_ref();
+        }
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
@@ -325,8 +351,17 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    fn unknown(&mut self, known: SimTime, now: SimTime) -> bool {
+        self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
+    }
+
     fn take(&mut self) -> Option<Waiting> {
         let replica = self.replica;
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+        {
+            return self.feed.shown[share].take();
+        }
         match self.head(SimTime::NEVER)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => self.feed.queues[queue].pop_front(),
@@ -348,13 +383,10 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         self.feed.in_flight[self.replica] -= 1;
         match limit {
             InFlight::All => {}
-            InFlight::PerReplica(_) => self.feed.submit(self.replica, at),
-            InFlight::Total(_) => {
-                // The replica with the fewest requests gets the next one; its own on a tie.
-                let fewest = (0..self.feed.in_flight.len())
-                    .min_by_key(|&replica| (self.feed.in_flight[replica], replica != self.replica, replica));
-                self.feed.submit(fewest.unwrap_or(self.replica), at);
+            InFlight::PerReplica(_) => {
+                self.feed.submit(self.replica, at);
             }
+            InFlight::Total(_) => self.feed.submit_to_fewest(self.replica, at),
         }
     }
 
@@ -377,9 +409,9 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         let replica = self.replica;
         let queued = match self.feed.mode {
             Mode::Pull => {
-                let share = &self.feed.shares[self.feed.share_of(replica)];
-                share.end.saturating_sub(share.next).div_ceil(share.step)
-                    + u64::from(self.feed.shown[replica].is_some())
+                let index = self.feed.share_of(replica);
+                let share = &self.feed.shares[index];
+                share.end.saturating_sub(share.next).div_ceil(share.step) + u64::from(self.feed.shown[index].is_some())
             }
             _ => self.feed.queues[self.feed.queue_of(replica)].len() as u64,
         };

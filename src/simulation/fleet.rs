@@ -40,26 +40,76 @@ where
     let mut now = serving_from;
     let mut exhausted = false;
     feed.arrive(now);
+    // When each replica's stretch ends; NEVER when idle. Kept apart from the replicas, which are large.
+    let mut ends = vec![SimTime::NEVER; replicas.len()];
+    let mut idle: Vec<usize> = (0..replicas.len()).collect();
+    let mut ready = Vec::with_capacity(replicas.len());
     loop {
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            if replica.ends_at() == Some(now) {
-                replica.finish_stride(now, &mut feed.queue(index), observer);
+        ready.append(&mut idle);
+        for (index, end) in ends.iter_mut().enumerate() {
+            if *end == now {
+                *end = SimTime::NEVER;
+                replicas[index].finish_stride(now, &mut feed.queue(index), observer);
+                ready.push(index);
             }
         }
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            if replica.ends_at().is_none() {
+        if let [index] = ready[..]
+            && exhausted == feed.is_exhausted()
+            && feed.woken.is_empty()
+        {
+            // One replica is at a boundary. As long as it comes to its next one before anything else happens, nothing
+            // else needs looking at.
+            let others = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
+            let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+            let replica = &mut replicas[index];
+            loop {
                 replica.start(now, &mut feed.queue(index), observer)?;
+                match replica.ends_at() {
+                    Some(end) if end < horizon && exhausted == feed.is_exhausted() => {
+                        now = end;
+                        replica.finish_stride(now, &mut feed.queue(index), observer);
+                        if !feed.woken.is_empty() {
+                            break;
+                        }
+                    }
+                    Some(end) => {
+                        ends[index] = end;
+                        ready.clear();
+                        break;
+                    }
+                    None => {
+                        idle.push(index);
+                        ready.clear();
+                        break;
+                    }
+                }
+            }
+        }
+        // In order of their numbers, so that who takes the next request does not depend on who was idle.
+        ready.sort_unstable();
+        for index in ready.drain(..) {
+            replicas[index].start(now, &mut feed.queue(index), observer)?;
+            match replicas[index].ends_at() {
+                Some(end) => ends[index] = end,
+                None => idle.push(index),
             }
         }
         while let Some(index) = feed.woken.pop() {
             replicas[index].interrupt(now);
+            ends[index] = replicas[index].ends_at().unwrap_or(SimTime::NEVER);
         }
         if !exhausted && feed.is_exhausted() {
             exhausted = true;
-            replicas.iter_mut().for_each(|replica| replica.exhausted(now));
+            for (replica, end) in replicas.iter_mut().zip(&mut ends) {
+                replica.exhausted(now);
+                *end = replica.ends_at().unwrap_or(SimTime::NEVER);
+            }
         }
-        let next_end = replicas.iter().filter_map(Replica::ends_at).min();
-        let Some(next) = next_end.into_iter().chain(feed.next_arrival()).min() else { break };
+        let next_end = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
+        let next = next_end.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+        if next == SimTime::NEVER {
+            break;
+        }
         debug_assert!(next >= now, "time never falls");
         now = next;
         feed.arrive(now);

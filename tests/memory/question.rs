@@ -53,6 +53,7 @@ pub fn hybrid_27b(ssm_item_bytes: f64) -> ModelSizes {
             stored_bytes_per_token: 65_536.0,
             read_bytes_per_token: 65_536.0,
             windows: vec![],
+            stored_bytes_per_request: 0.0,
             replicated: false,
             heads: 4,
         },
@@ -61,7 +62,10 @@ pub fn hybrid_27b(ssm_item_bytes: f64) -> ModelSizes {
             ssm_bytes_per_request: ssm,
             conv_bytes_per_request: conv,
         }),
+        replicated_bytes: 0.0,
         attention_flops_per_pair: 4.0 * 24.0 * 256.0 * 16.0,
+        prefill_attention_flops_per_pair: 4.0 * 24.0 * 256.0 * 16.0,
+        table: None,
         draft: Some(DraftSizes {
             body_read_bytes: 0.849e9,
             body_parameters: 0.4247e9,
