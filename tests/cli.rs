@@ -1,5 +1,5 @@
 //! The commands as a person and a script meet them: keys of JSON, files written, determinism, real traces.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test fails, in its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
