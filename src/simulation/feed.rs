@@ -94,7 +94,9 @@ pub(super) struct Feed<R> {
     coming: VecDeque<(SimTime, usize, Waiting)>,
     mode: Mode,
     dispatch: Dispatch,
+    /// Requests that each replica holds; in a closed loop, those on their way to it as well.
     in_flight: Vec<u32>,
+    in_flight_of_all: u64,
     submit_interval: Span,
     last_submit: Option<SimTime>,
     /// Replicas that got something new at the present instant.
@@ -149,6 +151,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             mode,
             dispatch,
             in_flight: vec![0; replicas],
+            in_flight_of_all: 0,
             submit_interval,
             last_submit: None,
             woken: Vec::new(),
@@ -225,6 +228,7 @@ impl<R: RequestStream + Clone> Feed<R> {
         };
         self.last_submit = Some(at);
         self.in_flight[replica] += 1;
+        self.in_flight_of_all += 1;
         let waiting = Waiting { request, submitted_at: at, progress: None };
         if at > now || now == SimTime::ZERO {
             self.coming.push_back((at, replica, waiting));
@@ -305,7 +309,9 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         if !self.feed.resumed[replica].is_empty() {
             return Some(Head::Resumed);
         }
-        if self.feed.mode == Mode::Pull {
+        if self.holds_its_part(known) {
+            // What was sent back to this replica is its own all the same.
+        } else if self.feed.mode == Mode::Pull {
             let share = self.feed.share_of(replica);
             if self.feed.shown[share].is_none() {
                 self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
@@ -325,9 +331,29 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         }
         (!self.feed.retracted[replica].is_empty()).then_some(Head::Retracted)
     }
-}
 
-impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    /// True when this replica holds its even part of all that is outstanding, as far as was known by `known`. Replicas
+    /// that share a queue leave the rest to the others: a router that filled one replica before it looked at the next
+    /// would be none.
+    fn holds_its_part(&self, known: SimTime) -> bool {
+        let feed = &self.feed;
+        if feed.dispatch != Dispatch::Shared || feed.replicas == 1 {
+            return false;
+        }
+        let left = match feed.mode {
+            Mode::Pull => feed.shares[0].end - feed.shares[0].next + u64::from(feed.shown[0].is_some()),
+            Mode::Open => feed.queues[0].partition_point(|waiting| waiting.submitted_at <= known) as u64,
+            Mode::Closed(_) => return false,
+        };
+        u64::from(feed.in_flight[self.replica]) * feed.replicas as u64 >= left + feed.in_flight_of_all
+    }
+
+    /// This replica takes a request that nobody has counted yet.
+    fn count_in(&mut self) {
+        self.feed.in_flight[self.replica] += 1;
+        self.feed.in_flight_of_all += 1;
+    }
+
     /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
     fn plain_share(&self) -> Option<usize> {
         let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
@@ -340,6 +366,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         let replica = self.replica;
         if let Some(share) = self.plain_share()
             && self.feed.shown[share].is_some()
+            && !self.holds_its_part(known)
         {
             return self.feed.shown[share].as_ref();
         }
@@ -360,12 +387,21 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         if let Some(share) = self.plain_share()
             && self.feed.shown[share].is_some()
         {
+            self.count_in();
             return self.feed.shown[share].take();
         }
         match self.head(SimTime::NEVER)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
-            Head::Queued(queue) => self.feed.queues[queue].pop_front(),
-            Head::Shown(share) => self.feed.shown[share].take(),
+            Head::Queued(queue) => {
+                if self.feed.mode == Mode::Open {
+                    self.count_in();
+                }
+                self.feed.queues[queue].pop_front()
+            }
+            Head::Shown(share) => {
+                self.count_in();
+                self.feed.shown[share].take()
+            }
             Head::Retracted => self.feed.retracted[replica].pop_front(),
         }
     }
@@ -379,8 +415,9 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     }
 
     fn completed(&mut self, at: SimTime) {
-        let Mode::Closed(limit) = self.feed.mode else { return };
         self.feed.in_flight[self.replica] -= 1;
+        self.feed.in_flight_of_all -= 1;
+        let Mode::Closed(limit) = self.feed.mode else { return };
         match limit {
             InFlight::All => {}
             InFlight::PerReplica(_) => {

@@ -38,10 +38,11 @@ fn close(found: f64, measured: f64, slack: f64, what: &str) {
     assert!((found / measured - 1.0).abs() <= slack, "{what}: {found} against {measured}");
 }
 
-/// Qwen3-8B on an H200: 7.57e9 parameters read per token, of 36 layers of 32 heads of 128.
+/// Qwen3-8B on an H200: 7.57e9 parameters read per token, of 36 layers of 32 heads of 128. Prefill of a served model
+/// reaches 0.61 of the nominal rate.
 fn qwen3_8b_recompute() -> Recompute {
     let hardware = Hardware::find("h200").unwrap();
-    let flops_per_s = hardware.bf16_flops_per_s * hardware.priors.flops_share;
+    let flops_per_s = hardware.bf16_flops_per_s * 0.61;
     Recompute { flops_per_token: 2.0 * 7.57e9, flops_per_pair: 4.0 * 36.0 * 32.0 * 128.0, flops_per_s, fixed_s: 0.0 }
 }
 
