@@ -363,7 +363,7 @@ fn overrides_that_are_none_are_refused() {
             (&["simulate", "--set", "job=5"], 2, &["--set job=5: job: ", "; give a table"]),
             (&["simulate", "--set", "job.requests.x=5"], 2, &["job.requests.x: ", "not a table; set it as a whole"]),
             (&["simulate", "--set"], 2, &["--set", "`--help`"]),
-            (&["show", "qwen3-8b", "--set", "job.x=1"], 2, &["--set: qwen3-8b is a llm; "]),
+            (&["show", "qwen3-8b", "--set", "job.x=1"], 2, &["--set: qwen3-8b is shown as its llm file; "]),
         ],
     );
 }

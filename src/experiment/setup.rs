@@ -779,8 +779,8 @@ impl Setup {
         let Some(limits) = &self.limits else { return format!("{cap} request at a time on each GPU") };
         match (limits.running_limit, &limits.state) {
             (RunningLimit::StateSlots, Some(state)) => format!(
-                "{} slots, {} reserved for each request, so {cap} run at once ({})",
-                state.slots.value, state.reserved_per_request.value, state.slots.origin
+                "{} slots ({}), {} reserved per request, so {cap} run at once",
+                state.slots.value, state.slots.origin, state.reserved_per_request.value
             ),
             _ => format!("at most {cap} run at once ({})", limits.max_running.origin),
         }
