@@ -195,7 +195,7 @@ fn show_of_a_scenario_gives_sizes_limits_and_priors() {
     assert!(number(&shown["priors"], "bandwidth_share") > 0.0);
     assert!(!shown["arithmetic"].as_array().unwrap().is_empty());
     let text = program(&["show", "qwen3.6-27b-914k", "--set", "engine.state_slots=20"]);
-    assert!(text.contains("20 slots, 5 reserved for each request, so 4 run at once"), "{text}");
+    assert!(text.contains("20 slots (given), 5 reserved per request, so 4 run at once"), "{text}");
 }
 
 #[test]
