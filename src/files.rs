@@ -59,7 +59,7 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
         .map_err(|source| Error::file(path, source))
 }
 
-/// Finds out whether [`write`] could write `path`, before a long run ends in vain. Leaves nothing behind.
+/// Finds out whether [`write()`] could write `path`, before a long run ends in vain. Leaves nothing behind.
 ///
 /// # Errors
 ///
