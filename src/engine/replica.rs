@@ -3,6 +3,7 @@
 mod counters;
 mod pages;
 mod progress;
+mod reuse;
 mod stride;
 
 use std::cmp::Reverse;
@@ -18,6 +19,8 @@ use crate::random::{Blocks, Purpose, Streams};
 use crate::units::{SimTime, Span};
 
 pub use counters::{Counters, Milestone};
+use reuse::Reuse;
+pub(super) use reuse::Start;
 use stride::{ActiveStride, IdleStep};
 
 /// The requests that a replica may take, as the fleet's router offers them.
@@ -81,6 +84,10 @@ pub struct Replica {
     /// Pages held by sequences that do not decode.
     pub(super) held_pages: u64,
     pub(super) pool_pages: u64,
+    /// Pages of the prefix cache that stand for the first tokens of decode rows, each row's counted.
+    shared_pages: u64,
+    /// Prefix cache and host; `None` when neither is used.
+    reuse: Option<Box<Reuse>>,
     stride: Option<ActiveStride>,
     /// Prompt tokens that the coming step reads.
     pub(super) chunks: Vec<Chunk>,
@@ -124,6 +131,8 @@ impl Replica {
             final_context_tokens: 0,
             held_pages: 0,
             pool_pages,
+            shared_pages: 0,
+            reuse: Reuse::new(&settings),
             stride: None,
             chunks: Vec::new(),
             busy_until: SimTime::ZERO,
@@ -183,7 +192,7 @@ impl Replica {
     }
 
     /// Frees the places of finished requests that the host knows of by `known`.
-    fn release(&mut self, known: SimTime) {
+    fn release(&mut self, known: SimTime, now: SimTime) {
         let mut index = 0;
         while index < self.unreleased.len() {
             let slot = self.unreleased[index];
@@ -199,6 +208,9 @@ impl Replica {
                 } else {
                     self.held_pages -= sequence.held_pages;
                 }
+                // The last token is written without having been read.
+                let tokens = sequence.request.prompt_tokens + sequence.request.output_tokens - 1;
+                self.leave_in_cache(&sequence, tokens, now);
             }
             self.policy.full = None;
         }
@@ -219,10 +231,11 @@ impl Replica {
         self.growth -= sequence.growth;
         self.window_attoseconds -= sequence.window_attoseconds;
         self.final_context_tokens -= self.policy.final_context_tokens(&sequence.request);
+        self.shared_pages -= sequence.shared_pages;
         self.rows -= 1;
     }
 
-    /// Sends a running sequence back to the queue, to be recomputed.
+    /// Sends a running sequence back to the queue, to be recomputed or read back.
     pub(super) fn preempt<O: Observer>(
         &mut self,
         slot: u32,
@@ -241,6 +254,7 @@ impl Replica {
         } else {
             self.leave_rows(&sequence);
         }
+        let swapped_pages = self.leave_preempted(&sequence, now);
         self.policy.full = None;
         sequence.preemptions += 1;
         observer.preempted(self.index, &sequence, now);
@@ -250,18 +264,21 @@ impl Replica {
             admitted_at: sequence.admitted_at,
             first_token_at: sequence.first_token_at.unwrap_or(SimTime::NEVER),
             preemptions: sequence.preemptions,
+            swapped_pages,
         };
         let waiting =
             Waiting { request: sequence.request, submitted_at: sequence.submitted_at, progress: Some(progress) };
         queue.put_back(waiting, first);
     }
 
-    /// Gives a waiting request a place and `held_tokens` of the pool; it starts to read its prompt in the coming step.
-    pub(super) fn admit(&mut self, waiting: Waiting, held_tokens: u32, now: SimTime) -> u32 {
+    /// Gives a waiting request a place and `held_tokens` of the pool, those at its start included. It reads the rest of
+    /// its prompt in the coming steps; one that was swapped goes on where it was.
+    pub(super) fn admit(&mut self, waiting: Waiting, held_tokens: u32, start: Start, now: SimTime) -> u32 {
         self.admissions += 1;
         let generated = waiting.progress.map_or(0, |progress| progress.generated_tokens);
         let prefill_goal = waiting.request.prompt_tokens + generated;
-        let held_pages = self.pages(u64::from(held_tokens));
+        let held_pages = self.pages(u64::from(held_tokens)) - start.pages;
+        let swapped_pages = waiting.progress.map_or(0, |progress| progress.swapped_pages);
         let sequence = Sequence {
             request: waiting.request,
             admission: self.admissions,
@@ -275,6 +292,9 @@ impl Replica {
             growth: waiting.progress.map_or(0, |progress| progress.growth),
             window_attoseconds: 0,
             held_pages,
+            shared_pages: 0,
+            lock: None,
+            loading: false,
             submitted_at: waiting.submitted_at,
             admitted_at: waiting.progress.map_or(now, |progress| progress.admitted_at),
             first_token_at: waiting.progress.map(|p| p.first_token_at).filter(|at| *at != SimTime::NEVER),
@@ -294,6 +314,11 @@ impl Replica {
             }
         };
         self.running.push(slot);
+        self.attach(slot, start);
+        if swapped_pages > 0 {
+            self.swap_in(swapped_pages, now);
+            self.go_on(slot);
+        }
         slot
     }
 
@@ -312,29 +337,32 @@ impl Replica {
     /// When a request can never fit.
     pub fn start<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) -> Result<()> {
         debug_assert!(self.stride.is_none(), "a replica plans between strides");
+        self.settle_transfers(now);
         let was_busy = self.busy_until == now && self.first_work.is_some();
         let mut known =
             if self.settings.overlap && was_busy { self.host_free_at.max(self.last_step_start) } else { now };
-        self.release(known);
+        self.release(known, now);
         let mut verdict = policy::plan(self, now, known, queue, observer)?;
         if self.nothing_to_run() && (known < now || !self.unreleased.is_empty()) {
             // Nothing to overlap with: the host catches up at once.
             known = now;
-            self.release(known);
+            self.release(known, now);
             verdict = policy::plan(self, now, known, queue, observer)?;
         }
         if self.nothing_to_run() {
+            if let Some(end) = self.next_transfer_end(verdict.limit == Some(Limit::KvPool)) {
+                self.begin_work(now);
+                self.start_wait(now, end);
+                return Ok(());
+            }
             self.policy.idle(self.step);
             if !queue.more() {
                 self.drop_idle_step();
             }
             return Ok(());
         }
-        if self.busy_until < now {
-            let gap = now.since(self.busy_until);
-            if self.first_work.is_none() { self.ramp += gap } else { self.starved += gap }
-        }
-        self.first_work.get_or_insert(now);
+        self.begin_work(now);
+        self.make_room(now);
         let limit = verdict.limit.unwrap_or_else(|| if queue.more() { Limit::Client } else { Limit::Drain });
         if self.ramp_end.is_none() && self.chunks.is_empty() {
             self.ramp_end = Some(Milestone { at: now, written: self.written });
@@ -352,6 +380,15 @@ impl Replica {
             self.start_prefill(now, decode_rows, limit, known);
         }
         Ok(())
+    }
+
+    /// Closes the books on the time since the last step.
+    fn begin_work(&mut self, now: SimTime) {
+        if self.busy_until < now {
+            let gap = now.since(self.busy_until);
+            if self.first_work.is_none() { self.ramp += gap } else { self.starved += gap }
+        }
+        self.first_work.get_or_insert(now);
     }
 
     /// True when no prompt is to be read and every row has ended already.

@@ -11,7 +11,9 @@ use crate::engine::memory::{
 };
 use crate::engine::observe::Observer;
 use crate::engine::replica::Replica;
-use crate::engine::settings::{EngineSettings, PolicySettings, RunningCap, SglangSettings, Stride, VllmSettings};
+use crate::engine::settings::{
+    EngineSettings, PolicySettings, RunningCap, SglangSettings, Spill, Stride, VllmSettings,
+};
 use crate::engine::speculation::Speculation;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
@@ -553,6 +555,7 @@ fn engine_settings(
                 token_budget,
                 reserve_full_prompt: table.scheduler_reserve_full_isl.unwrap_or(true),
                 watermark: table.watermark.unwrap_or(0.0),
+                spill: Spill::Recompute,
             };
             (PolicySettings::Vllm(rules), running_cap(limits.running_limit))
         }
@@ -573,6 +576,9 @@ fn engine_settings(
         computes_finished_rows: overlap && engine.scheduler.finished_row_computed_in_lag,
         speculation,
         stride: Stride::Longest,
+        state_pages_per_request: 0,
+        prefix_cache: None,
+        host: None,
     })
 }
 
@@ -649,6 +655,9 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         computes_finished_rows: false,
         speculation: None,
         stride: Stride::Longest,
+        state_pages_per_request: 0,
+        prefix_cache: None,
+        host: None,
     };
     let tensor_parallel = tables.fleet.tensor_parallel.unwrap_or(1);
     Ok(Setup {

@@ -41,6 +41,10 @@ pub struct Counters {
     pub tpot_sum_s: f64,
     /// How many requests that is.
     pub tpot_requests: u64,
+    /// Time in which nothing ran because a copy was under way.
+    pub stall_time: Span,
+    /// Time by which copies lengthened decode steps.
+    pub slowed_time: Span,
     /// Time by what limited the batch.
     pub limit_time: [Span; LIMITS],
     /// Decode steps by rows computed.

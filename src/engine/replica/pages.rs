@@ -20,7 +20,7 @@ impl Replica {
             .filter(|sequence| self.counts_as_row(sequence))
             .map(|sequence| sequence.pages(step, page, lookahead))
             .sum();
-        decoding + self.held_pages
+        decoding + self.held_pages + self.state_pages()
     }
 
     pub(super) fn counts_as_row(&self, sequence: &Sequence) -> bool {
@@ -36,17 +36,17 @@ impl Replica {
         let rows = u64::from(self.rows);
         let context = ((self.context + self.growth * steps_ahead) >> CONTEXT_UNIT_BITS) + 1;
         let tokens = context + rows * (1 + u64::from(self.settings.lookahead_tokens));
-        self.pages(tokens) + rows + self.held_pages
+        (self.pages(tokens) + rows).saturating_sub(self.shared_pages) + self.held_pages + self.state_pages()
     }
 
-    /// Pages in use for the coming step: exact near the pool's end, where it matters, an upper bound elsewhere.
+    /// Pages of their own that sequences use for the coming step: exact near the pool's end, where it matters, an upper bound elsewhere.
     pub(in crate::engine) fn used_pages(&self) -> u64 {
         self.pages_at(self.step)
     }
 
     /// True when the coming decode step leaves `pages` free.
     pub(in crate::engine) fn has_free_pages(&self, pages: u64) -> bool {
-        self.pages_bound(0) + pages <= self.pool_pages || self.used_pages() + pages <= self.pool_pages
+        self.pages_bound(0) + pages <= self.open_pages() || self.used_pages() + pages <= self.open_pages()
     }
 
     /// True when the coming decode step fits.
@@ -56,15 +56,31 @@ impl Replica {
 
     /// Of `wanted` decode steps, how many run before the pool overflows; the first one is known to fit.
     pub(super) fn steps_that_fit(&self, wanted: u64) -> u64 {
-        if self.pages_bound(wanted - 1) <= self.pool_pages {
+        let pool = self.pages_without_waiting();
+        if self.pages_bound(wanted - 1) <= pool {
             return wanted;
         }
         let (mut fits, mut fails) = (1, wanted + 1);
         while fails - fits > 1 {
             let middle = fits + (fails - fits) / 2;
-            if self.pages_at(self.step + middle - 1) <= self.pool_pages { fits = middle } else { fails = middle }
+            if self.pages_at(self.step + middle - 1) <= pool { fits = middle } else { fails = middle }
         }
         fits
+    }
+
+    /// Pages of the prefix cache that decode rows begin with, each row's counted.
+    pub(in crate::engine) fn shared_pages(&self) -> u64 {
+        self.shared_pages
+    }
+
+    /// Pages that recurrent states of the running requests take from the token pool.
+    fn state_pages(&self) -> u64 {
+        self.settings.state_pages_per_request * self.running.len() as u64
+    }
+
+    /// Pages that running requests can have: all but those of the prefix cache that somebody reads or writes out.
+    pub(in crate::engine) fn open_pages(&self) -> u64 {
+        self.pool_pages.saturating_sub(self.locked_pages())
     }
 
     /// Pages that `tokens` fill.
@@ -78,6 +94,7 @@ impl Replica {
 
     /// Pages that the decode rows and everything held fill at the coming step, by their sum.
     pub(super) fn pages_by_sum(&self) -> u64 {
-        self.pages(self.context_tokens()) + self.held_pages
+        (self.pages(self.context_tokens()) + self.held_pages + self.state_pages() + self.locked_pages())
+            .saturating_sub(self.shared_pages)
     }
 }

@@ -17,15 +17,21 @@ impl Replica {
     pub fn finish_stride<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
         let Some(stride) = self.stride.take() else { return };
         debug_assert_eq!(stride.end, now, "a stride ends when it was planned to");
-        self.last_step_start = stride.last_step_start();
+        self.last_step_start = if stride.waits() { now } else { stride.last_step_start() };
         let running = self.running.len() as u32;
         let span = now.since(stride.start);
         let written_before = self.written;
+        if stride.steps > 1 {
+            self.shrink_cache(stride.steps);
+        }
         if stride.rows > 0 {
             self.advance_decode(&stride);
         }
         let prefill_tokens = stride.prefill_tokens;
-        if prefill_tokens > 0 {
+        if stride.waits() {
+            self.charge_wait(span);
+            self.host_free_at = now;
+        } else if prefill_tokens > 0 {
             self.advance_prefill(now);
         } else {
             self.host_free_at = self.last_step_start;
@@ -45,7 +51,7 @@ impl Replica {
                 prefill_tokens,
                 output_tokens: ((self.written - written_before) >> CONTEXT_UNIT_BITS) as u64,
                 waiting: queue.waiting(),
-                used_pages: self.used_pages().min(self.pool_pages),
+                used_pages: (self.used_pages() + self.locked_pages()).min(self.pool_pages),
                 limit: stride.limit,
             };
             observer.stride(&view);
@@ -61,6 +67,8 @@ impl Replica {
                 rows: stride.rows,
                 kv: Span(u128::from(last_context) * slope + self.window_attoseconds),
                 extra: Span(stride.segment.extra_attoseconds),
+                stall: stride.stall,
+                slowed: Span(stride.slowed_fixed + stride.slowed_slope * u128::from(last_context)),
                 limit: stride.limit,
                 running,
             });
@@ -85,6 +93,9 @@ impl Replica {
         counters.decode_steps[step.rows as usize] -= 1;
         counters.ledger[Cause::Kv] = counters.ledger[Cause::Kv] - step.kv;
         counters.ledger[Cause::StepGap] = counters.ledger[Cause::StepGap] - step.extra;
+        counters.ledger[Cause::Transfer] = counters.ledger[Cause::Transfer] - step.stall - step.slowed;
+        counters.stall_time = counters.stall_time - step.stall;
+        counters.slowed_time = counters.slowed_time - step.slowed;
         counters.running_time -= span.0 * u128::from(step.running);
         let limit_time = &mut counters.limit_time[step.limit as usize];
         *limit_time = *limit_time - span;
@@ -103,6 +114,9 @@ impl Replica {
         let kv = contexts * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
         self.counters.ledger[Cause::Kv] += Span(kv);
         self.counters.ledger[Cause::StepGap] += Span(stride.segment.extra_attoseconds * u128::from(steps));
+        let slowed = Span(contexts * stride.slowed_slope + stride.slowed_fixed * u128::from(steps));
+        self.counters.ledger[Cause::Transfer] += slowed;
+        self.counters.slowed_time += slowed;
         let pages_before = self.pages_by_sum();
         self.step += steps;
         if self.settings.stride == Stride::TokenExact {
@@ -157,7 +171,9 @@ impl Replica {
                 self.counters.recomputed_tokens += u64::from(chunk.tokens);
             }
             sequence.prefilled += chunk.tokens;
-            if sequence.prefilled >= sequence.prefill_goal {
+            let whole = sequence.prefilled >= sequence.prefill_goal;
+            self.cache_prompt(slot, now);
+            if whole {
                 self.begin_decode(slot, now);
             }
         }
@@ -167,18 +183,33 @@ impl Replica {
 
     /// A prompt is read: its first (or next) token is written, and the rest is a matter of decode steps.
     pub(super) fn begin_decode(&mut self, slot: u32, now: SimTime) {
+        let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
+        sequence.first_token_at.get_or_insert(now);
+        sequence.generated_before += 1;
+        self.written += 1 << CONTEXT_UNIT_BITS;
+        let context_tokens = self.policy.padded_prompt.unwrap_or(sequence.prefill_goal) + 1;
+        self.join_rows(slot, context_tokens);
+    }
+
+    /// A swapped request is back: its decode goes on.
+    pub(super) fn go_on(&mut self, slot: u32) {
+        let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
+        sequence.prefilled = sequence.prefill_goal;
+        let context_tokens = sequence.prefill_goal;
+        self.join_rows(slot, context_tokens);
+    }
+
+    /// A sequence becomes a decode row; its first step has a context of `context_tokens`.
+    fn join_rows(&mut self, slot: u32, context_tokens: u32) {
         let step = self.step;
         let stride = self.settings.stride;
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
-        sequence.first_token_at.get_or_insert(now);
         self.held_pages -= std::mem::take(&mut sequence.held_pages);
+        self.shared_pages += sequence.shared_pages;
         self.prefilling -= 1;
-        self.written += 1 << CONTEXT_UNIT_BITS;
-        sequence.generated_before += 1;
         sequence.start_step = step;
         sequence.phase = Phase::Decode;
-        let context_tokens = self.policy.padded_prompt.unwrap_or(sequence.prefill_goal);
-        sequence.context_start = (u64::from(context_tokens) + 1) << CONTEXT_UNIT_BITS;
+        sequence.context_start = u64::from(context_tokens) << CONTEXT_UNIT_BITS;
         let left = sequence.request.output_tokens - sequence.generated_before;
         let left_units = u64::from(left) << CONTEXT_UNIT_BITS;
         let one_token = 1 << CONTEXT_UNIT_BITS;

@@ -24,6 +24,11 @@ pub(super) struct ActiveStride {
     pub(super) prefill_tokens: u64,
     /// Ends one step after a completion (see `Replica::defers`).
     pub(super) deferred: bool,
+    /// What it waits for copies before its (then only) step.
+    pub(super) stall: Span,
+    /// What copies beside it add to each step, and to each context unit of a step, attoseconds.
+    pub(super) slowed_fixed: u128,
+    pub(super) slowed_slope: u128,
 }
 
 /// What a step of ended rows has put into the books.
@@ -34,6 +39,8 @@ pub(super) struct IdleStep {
     pub(super) extra: Span,
     pub(super) limit: Limit,
     pub(super) running: u32,
+    pub(super) stall: Span,
+    pub(super) slowed: Span,
 }
 
 impl ActiveStride {
@@ -43,28 +50,57 @@ impl ActiveStride {
         steps * self.first + self.increment * (steps * steps.saturating_sub(1) / 2)
     }
 
+    /// True when it holds no step: everything waits for a copy.
+    pub(super) fn waits(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// Leaves out the steps that would start at `end` or later: from then on each costs something else.
+    fn cut_before(&mut self, end: SimTime) {
+        let left = end.since(self.start).0;
+        if self.steps <= 1 || self.span(self.steps - 1) < left {
+            return;
+        }
+        // Step j starts when the first j are over.
+        let (mut before, mut after) = (0, self.steps - 1);
+        while after - before > 1 {
+            let middle = before + (after - before) / 2;
+            if self.span(middle) < left { before = middle } else { after = middle }
+        }
+        self.steps = after.max(1);
+    }
+
     pub(super) fn last_step_start(&self) -> SimTime {
         if self.steps == 1 { self.start } else { self.start + Span(self.span(self.steps - 1)) }
     }
+}
+
+/// True when a step of `attoseconds` waits for copies for more than half of them: the link is what limits it.
+fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
+    2 * stall.0 > attoseconds
 }
 
 impl Replica {
     pub(super) fn start_decode(&mut self, now: SimTime, limit: Limit, at_most: u64, queue: &mut impl Queue) {
         let price: std::rc::Rc<DecodeCost> = self.cost.decode(self.rows);
         let segment = price.segment(self.context);
-        let slope = u128::from(segment.slope_attoseconds);
-        let first = price.fixed_attoseconds
-            + segment.extra_attoseconds
-            + self.window_attoseconds
-            + slope * u128::from(self.context);
+        let mut slope = u128::from(segment.slope_attoseconds);
+        let mut fixed = price.fixed_attoseconds + segment.extra_attoseconds + self.window_attoseconds;
+        let stall = self.take_stall(now, Span(fixed + slope * u128::from(self.context)));
+        let slowdown = self.slowdown();
+        let (slowed_fixed, slowed_slope) =
+            slowdown.map_or((0, 0), |(slowdown, _)| (slowdown.of(fixed), slowdown.of(slope)));
+        fixed += slowed_fixed;
+        slope += slowed_slope;
+        let first = stall.0 + fixed + slope * u128::from(self.context);
         let increment = slope * u128::from(self.growth);
-        let steps = if self.settings.stride == Stride::Longest && at_most > 1 {
+        let steps = if self.settings.stride == Stride::Longest && at_most > 1 && stall == Span::ZERO {
             self.longest_stride(&segment, queue)
         } else {
             1
         };
+        self.charge_wait(stall);
         let next_finish = self.finish.peek().map(|Reverse((finish_step, ..))| *finish_step);
-        let deferred = next_finish.is_some_and(|finish_step| finish_step < self.step + steps);
         let mut stride = ActiveStride {
             start: now,
             end: now,
@@ -73,11 +109,18 @@ impl Replica {
             increment,
             rows: self.rows,
             segment,
-            limit,
+            limit: if waits_mostly(stall, first) { Limit::HostLink } else { limit },
             prefill_tokens: 0,
-            deferred,
+            deferred: false,
+            stall,
+            slowed_fixed,
+            slowed_slope,
         };
-        stride.end = now + Span(stride.span(steps));
+        if let Some((_, end)) = slowdown {
+            stride.cut_before(end);
+        }
+        stride.deferred = next_finish.is_some_and(|finish_step| finish_step < self.step + stride.steps);
+        stride.end = now + Span(stride.span(stride.steps));
         self.stride = Some(stride);
     }
 
@@ -112,21 +155,25 @@ impl Replica {
         let priced_tokens = padded.map_or(tokens, |prompt| u64::from(prompt) * self.chunks.len() as u64);
         let gpu = attoseconds(self.cost.prefill_s(priced_tokens, pairs, decode_rows, self.chunks.len() as u32));
         let mut segment = Segment { last_context: u64::MAX, extra_attoseconds: 0, slope_attoseconds: 0 };
-        let mut decode = 0;
+        let mut fixed = 0;
         if decode_rows > 0 {
             let price = self.cost.decode(decode_rows);
             segment = price.segment(self.context);
-            decode = price.fixed_attoseconds
-                + segment.extra_attoseconds
-                + self.window_attoseconds
-                + u128::from(segment.slope_attoseconds) * u128::from(self.context);
+            fixed = price.fixed_attoseconds + segment.extra_attoseconds + self.window_attoseconds;
         }
+        let slope = u128::from(segment.slope_attoseconds);
+        let stall = self.take_stall(now, Span(gpu + fixed + slope * u128::from(self.context)));
+        let slowdown = self.slowdown().filter(|_| decode_rows > 0);
+        let (slowed_fixed, slowed_slope) =
+            slowdown.map_or((0, 0), |(slowdown, _)| (slowdown.of(fixed), slowdown.of(slope)));
+        let decode = fixed + slowed_fixed + (slope + slowed_slope) * u128::from(self.context);
+        self.charge_wait(stall);
         let recompute_part = if recomputed == 0 { 0 } else { gpu / u128::from(tokens) * u128::from(recomputed) };
         self.counters.ledger[Cause::Recompute] += Span(recompute_part);
         self.counters.ledger[Cause::Prefill] += Span(gpu - recompute_part);
         let total_tokens = tokens + u64::from(decode_rows) * u64::from(self.cost.verify_width());
         let launch_end = known + Span(attoseconds(self.cost.prefill_launch_s(total_tokens)));
-        let gpu_end = now + Span(gpu + decode);
+        let gpu_end = now + stall + Span(gpu + decode);
         let end = gpu_end.max(launch_end);
         self.counters.ledger[Cause::StepGap] += end.since(gpu_end);
         self.host_free_at = launch_end;
@@ -138,10 +185,38 @@ impl Replica {
             increment: 0,
             rows: decode_rows,
             segment,
-            limit,
+            limit: if waits_mostly(stall, end.since(now).0) { Limit::HostLink } else { limit },
             prefill_tokens: tokens,
             deferred: false,
+            stall,
+            slowed_fixed,
+            slowed_slope,
         });
+    }
+
+    /// Nothing can run before a copy ends: waits for `end`.
+    pub(super) fn start_wait(&mut self, now: SimTime, end: SimTime) {
+        self.stride = Some(ActiveStride {
+            start: now,
+            end,
+            steps: 0,
+            first: 0,
+            increment: 0,
+            rows: 0,
+            segment: Segment { last_context: u64::MAX, extra_attoseconds: 0, slope_attoseconds: 0 },
+            limit: Limit::HostLink,
+            prefill_tokens: 0,
+            deferred: false,
+            stall: Span::ZERO,
+            slowed_fixed: 0,
+            slowed_slope: 0,
+        });
+    }
+
+    /// Books time in which nothing runs because a copy is under way.
+    pub(super) fn charge_wait(&mut self, span: Span) {
+        self.counters.ledger[Cause::Transfer] += span;
+        self.counters.stall_time += span;
     }
 
     /// New work became known at `at`, in the middle of a stretch: ends it as soon as the engine could act on it.
@@ -149,6 +224,11 @@ impl Replica {
         let open = (self.running.len() as u32) < self.settings.running_cap && self.policy.full.is_none();
         let lag = u64::from(self.settings.overlap);
         let Some(stride) = self.stride.as_mut() else { return };
+        if stride.waits() {
+            // Nothing is on the GPU that would have to end first.
+            stride.end = stride.end.min(at);
+            return;
+        }
         if !open || stride.steps <= 1 || stride.end <= at {
             return;
         }

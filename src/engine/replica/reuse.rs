@@ -1,0 +1,407 @@
+//! Prefix cache, host tier and link of a replica: what prompts find there, what they leave behind, and which copies steps
+//! wait for.
+//!
+//! Pages that the cache holds and nobody reads or writes out count as free: they are evicted as running requests grow.
+//! Everything here happens at step boundaries, and every change that happens between two boundaries of a longer stretch
+//! is brought up to the level of its last step when it ends, so that a stretch leaves what its single steps would leave.
+
+use std::sync::Arc;
+
+use crate::engine::host_tier::{Copy, HostTier, ReadBack, Write, WritePolicy};
+use crate::engine::link::{Direction, HostLinks, Slowdown, TransferId};
+use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
+use crate::engine::replica::Replica;
+use crate::engine::sequence::{Phase, Sequence, Waiting};
+use crate::engine::settings::{EngineSettings, PolicySettings, Spill};
+use crate::simulation::ReuseOutcome;
+use crate::units::{SimTime, Span};
+use crate::workload::Request;
+
+/// The replica's only GPU in its links.
+const GPU: usize = 0;
+
+/// Cache, tier and link.
+#[derive(Debug)]
+pub(in crate::engine) struct Reuse {
+    cache: PrefixCache,
+    /// `None` without a prefix cache.
+    prompts: Option<Arc<Prompts>>,
+    page_tokens: u32,
+    state_slots: Option<(u64, u64)>,
+    host: Option<HostSide>,
+    /// The step that is being planned starts its work no earlier.
+    ready_at: SimTime,
+    /// The blocks of the request last asked about, kept for their memory.
+    blocks: Vec<Block>,
+}
+
+/// What needs a link.
+#[derive(Debug)]
+struct HostSide {
+    tier: HostTier,
+    links: HostLinks,
+    writes: Vec<(TransferId, Write)>,
+    /// Reads that a sequence waits for outside the batch: transfer, slot, admission.
+    loads: Vec<(TransferId, u32, u64)>,
+    /// What the coming step reads while it computes.
+    reads: Copy,
+    /// Pages of swapped requests.
+    swapped_pages: u64,
+}
+
+/// What a request starts with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct Start {
+    /// Pages of the cache that it need not compute.
+    pub pages: u64,
+    /// Tokens in them.
+    pub tokens: u32,
+    lock: Option<NodeId>,
+    load: Option<TransferId>,
+}
+
+impl Start {
+    /// True when it waits for pages outside the batch.
+    pub fn is_loading(&self) -> bool {
+        self.load.is_some()
+    }
+}
+
+impl Reuse {
+    pub(super) fn new(settings: &EngineSettings) -> Option<Box<Reuse>> {
+        if settings.prefix_cache.is_none() && settings.host.is_none() {
+            return None;
+        }
+        let cached = settings.prefix_cache.as_ref();
+        Some(Box::new(Reuse {
+            cache: PrefixCache::new(cached.and_then(|cached| cached.checkpoint_pages)),
+            prompts: cached.map(|cached| cached.prompts.clone()),
+            page_tokens: settings.page_tokens,
+            state_slots: cached.and_then(|cached| cached.state_slots),
+            host: settings.host.map(|host| HostSide {
+                tier: HostTier::new(host.tier),
+                links: HostLinks::new(1, host.link, None),
+                writes: Vec::new(),
+                loads: Vec::new(),
+                reads: Copy::default(),
+                swapped_pages: 0,
+            }),
+            ready_at: SimTime::ZERO,
+            blocks: Vec::new(),
+        }))
+    }
+
+    /// Cuts the first `tokens` tokens of a request into blocks; false without a prefix cache.
+    fn cut(&mut self, request: &Request, tokens: u32) -> bool {
+        let Some(prompts) = &self.prompts else { return false };
+        prompts.blocks(request.id, tokens, self.page_tokens, &mut self.blocks);
+        true
+    }
+
+    fn insert(&mut self, counts: bool) -> Inserted {
+        let back_up_after = match &self.host {
+            Some(host) => host.tier.back_up_after(),
+            None => Some(u32::MAX),
+        };
+        self.cache.insert(&self.blocks, back_up_after.filter(|_| counts))
+    }
+
+    /// Writes what an insertion named, if the policy says so.
+    fn write(&mut self, inserted: &Inserted, now: SimTime) {
+        let Some(host) = &mut self.host else { return };
+        if let Some(write) = host.tier.write(&mut self.cache, inserted) {
+            let Copy { bytes, pieces } = write.copy;
+            let id = host.links.start(now, GPU, Direction::ToHost, bytes, pieces, 0);
+            host.writes.push((id, write));
+        }
+    }
+
+    fn writes_back(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.tier.settings().write == WritePolicy::Back)
+    }
+
+    fn wait_for(&mut self, id: TransferId) {
+        let Some(host) = &self.host else { return };
+        self.ready_at = self.ready_at.max(host.links.end_of(id));
+    }
+}
+
+impl Replica {
+    /// Takes note of what ended on the link by `now`.
+    pub(super) fn settle_transfers(&mut self, now: SimTime) {
+        let Some(reuse) = &mut self.reuse else { return };
+        let Some(host) = &mut reuse.host else { return };
+        for finished in host.links.advance(now) {
+            if let Some(at) = host.writes.iter().position(|(id, _)| *id == finished.id) {
+                let (_, write) = host.writes.remove(at);
+                host.tier.written(&mut reuse.cache, &write);
+                // Room that an admission may have lacked.
+                self.policy.full = None;
+            } else if let Some(at) = host.loads.iter().position(|(id, ..)| *id == finished.id) {
+                let (_, slot, admission) = host.loads.remove(at);
+                let sequence = self.slots[slot as usize].as_mut();
+                if let Some(sequence) = sequence.filter(|sequence| sequence.admission == admission) {
+                    sequence.loading = false;
+                }
+            }
+        }
+    }
+
+    /// Pages of the cache that cannot be evicted.
+    pub(super) fn locked_pages(&self) -> u64 {
+        self.reuse.as_ref().map_or(0, |reuse| reuse.cache.protected_pages())
+    }
+
+    /// Pages that running requests can grow into without waiting for a copy: where eviction writes, none of the cache's.
+    pub(super) fn pages_without_waiting(&self) -> u64 {
+        match &self.reuse {
+            Some(reuse) if reuse.writes_back() => self.pool_pages.saturating_sub(reuse.cache.device_pages()),
+            _ => self.open_pages(),
+        }
+    }
+
+    /// What the cache has of a request whose first `goal` tokens are to be there before it writes, at least one of them
+    /// computed. What it finds is kept from eviction until [`Replica::resume`] or [`Replica::decline`].
+    pub(in crate::engine) fn find_prefix(&mut self, request: &Request, goal: u64) -> Option<Hit> {
+        let reuse = self.reuse.as_mut()?;
+        if !reuse.cut(request, goal as u32 - 1) {
+            return None;
+        }
+        let hit = reuse.cache.peek(&reuse.blocks);
+        reuse.cache.lock(hit.end);
+        Some(hit)
+    }
+
+    /// The request is not admitted.
+    pub(in crate::engine) fn decline(&mut self, hit: Option<Hit>) {
+        if let (Some(reuse), Some(hit)) = (&mut self.reuse, hit) {
+            reuse.cache.unlock(hit.end);
+        }
+    }
+
+    /// The request is admitted: counts what it found, and begins to read back what the host has.
+    pub(in crate::engine) fn resume(&mut self, waiting: &Waiting, hit: Option<Hit>, now: SimTime) -> Start {
+        let (Some(reuse), Some(found)) = (&mut self.reuse, hit) else { return Start::default() };
+        let reader = if waiting.progress.is_some() { Reader::Preempted } else { Reader::New };
+        let hit = reuse.cache.lookup(&reuse.blocks, reader);
+        debug_assert_eq!(hit, found, "nothing happens between finding and taking");
+        let mut start = Start { lock: Some(hit.end), ..Start::default() };
+        let copy = reuse.host.as_mut().and_then(|host| host.tier.read(&mut reuse.cache, &hit));
+        start.pages = match (copy, &mut reuse.host) {
+            (Some(copy), Some(host)) => {
+                let parks = matches!(self.settings.policy, PolicySettings::Vllm(_))
+                    && host.tier.settings().read == ReadBack::BeforePrefill;
+                if parks {
+                    let id = host.links.start(now, GPU, Direction::ToDevice, copy.bytes, copy.pieces, 0);
+                    start.load = Some(id);
+                } else {
+                    host.reads.bytes += copy.bytes;
+                    host.reads.pieces += copy.pieces;
+                }
+                hit.device_pages + hit.host_pages
+            }
+            _ if hit.host_pages + hit.host_states > 0 => {
+                // Not worth a read. Without its state a hybrid cannot go on from the pages before it either.
+                reuse.cache.lock(hit.device_end);
+                reuse.cache.unlock(hit.end);
+                start.lock = Some(hit.device_end);
+                if hit.host_states > 0 { 0 } else { hit.device_pages }
+            }
+            _ => hit.device_pages,
+        };
+        start.tokens = start.pages as u32 * reuse.page_tokens;
+        start
+    }
+
+    /// Notes where an admitted sequence starts.
+    pub(super) fn attach(&mut self, slot: u32, start: Start) {
+        let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
+        sequence.lock = start.lock;
+        sequence.shared_pages = start.pages;
+        sequence.prefilled = start.tokens;
+        sequence.loading = start.load.is_some();
+        let admission = sequence.admission;
+        if let (Some(id), Some(host)) = (start.load, self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut())) {
+            host.loads.push((id, slot, admission));
+        }
+    }
+
+    /// A part of a prompt has been read: the cache takes its whole pages over.
+    pub(super) fn cache_prompt(&mut self, slot: u32, now: SimTime) {
+        let (Some(reuse), Some(sequence)) = (&mut self.reuse, self.slots[slot as usize].as_mut()) else { return };
+        if !reuse.cut(&sequence.request, sequence.prefilled) {
+            return;
+        }
+        let whole = sequence.prefilled >= sequence.prefill_goal;
+        let inserted = reuse.insert(whole);
+        reuse.cache.lock(inserted.end);
+        if let Some(before) = sequence.lock.replace(inserted.end) {
+            reuse.cache.unlock(before);
+        }
+        let pages: u64 = reuse.blocks.iter().map(|block| u64::from(block.pages)).sum();
+        // What others inserted meanwhile is there once: its duplicates are free.
+        let given = pages - sequence.shared_pages;
+        sequence.shared_pages = pages;
+        sequence.held_pages -= given;
+        self.held_pages -= given;
+        if whole {
+            reuse.write(&inserted, now);
+        }
+    }
+
+    /// A sequence left: its first `tokens` tokens stay in the cache; 0 leaves nothing more than what is there.
+    pub(super) fn leave_in_cache(&mut self, sequence: &Sequence, tokens: u32, now: SimTime) {
+        let Some(reuse) = &mut self.reuse else { return };
+        if tokens > 0 && reuse.cut(&sequence.request, tokens) {
+            let inserted = reuse.insert(true);
+            reuse.write(&inserted, now);
+        }
+        if let Some(lock) = sequence.lock {
+            reuse.cache.unlock(lock);
+        }
+    }
+
+    /// What a preempted sequence leaves behind: the blocks that vLLM has filled, nothing under SGLang. Returns the pages
+    /// that went to the host for it to go on from.
+    pub(super) fn leave_preempted(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
+        if self.reuse.is_none() {
+            return 0;
+        }
+        let swapped = if sequence.phase == Phase::Decode { self.swap_out(sequence, now) } else { 0 };
+        let kept = match (self.settings.policy, sequence.phase) {
+            _ if swapped > 0 || sequence.loading => 0,
+            (PolicySettings::Vllm(_), Phase::Prefill) => sequence.prefilled,
+            (PolicySettings::Vllm(_), _) => sequence.request.prompt_tokens + sequence.generated(self.step) - 1,
+            _ => 0,
+        };
+        self.leave_in_cache(sequence, kept, now);
+        swapped
+    }
+
+    /// Brings the cache down to what the last of `steps` steps leaves of the pool.
+    pub(super) fn shrink_cache(&mut self, steps: u64) {
+        let Some(reuse) = &self.reuse else { return };
+        if reuse.cache.device_pages() == 0 || reuse.writes_back() {
+            return;
+        }
+        let level = self.pool_pages.saturating_sub(self.pages_at(self.step + steps - 1));
+        if let Some(reuse) = &mut self.reuse {
+            reuse.cache.shrink_to(level);
+        }
+    }
+
+    /// Makes room for the step that was planned.
+    pub(super) fn make_room(&mut self, now: SimTime) {
+        if self.reuse.is_none() {
+            return;
+        }
+        if !self.fits() {
+            self.wait_for_writes();
+        }
+        let occupied = u64::from(self.occupied());
+        let empty = self.reuse.as_ref().is_none_or(|reuse| reuse.cache.device_pages() == 0);
+        let level = if empty { u64::MAX } else { self.pool_pages.saturating_sub(self.used_pages()) };
+        let Some(reuse) = &mut self.reuse else { return };
+        let copy = match &mut reuse.host {
+            Some(host) => host.tier.shrink_to(&mut reuse.cache, level).0,
+            None => {
+                reuse.cache.shrink_to(level);
+                Copy::default()
+            }
+        };
+        if let Some((slots, each)) = reuse.state_slots {
+            reuse.cache.shrink_states_to(slots.saturating_sub(occupied * each));
+        }
+        if let (true, Some(host)) = (copy.bytes > 0, &mut reuse.host) {
+            let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
+            reuse.wait_for(id);
+        }
+    }
+
+    /// Lets the coming step wait until everything that is being written to the host is there, which frees its pages;
+    /// false when nothing is. To send a request back instead would throw away work to save milliseconds.
+    pub(in crate::engine) fn wait_for_writes(&mut self) -> bool {
+        let Some(reuse) = &mut self.reuse else { return false };
+        let Some(host) = &mut reuse.host else { return false };
+        let Some(&(last, _)) = host.writes.last() else { return false };
+        for (_, write) in host.writes.drain(..) {
+            host.tier.written(&mut reuse.cache, &write);
+        }
+        // Writes follow each other on their stream.
+        reuse.wait_for(last);
+        true
+    }
+
+    /// When something that a sequence or the room for one waits for may have ended; `None` when nothing is under way.
+    pub(super) fn next_transfer_end(&self, waits_for_room: bool) -> Option<SimTime> {
+        let host = self.reuse.as_ref()?.host.as_ref()?;
+        let awaited = !host.loads.is_empty() || waits_for_room && !host.writes.is_empty();
+        if awaited { host.links.next_end() } else { None }
+    }
+
+    /// When the present slowdown ends.
+    pub(super) fn slowdown(&self) -> Option<(Slowdown, SimTime)> {
+        let host = self.reuse.as_ref()?.host.as_ref()?;
+        let end = host.links.next_end()?;
+        Some((host.links.decode_slowdown(GPU), end))
+    }
+
+    /// How long the coming step waits for copies, given what it computes.
+    pub(super) fn take_stall(&mut self, now: SimTime, compute: Span) -> Span {
+        let Some(reuse) = &mut self.reuse else { return Span::ZERO };
+        let mut stall = if reuse.ready_at > now { reuse.ready_at.since(now) } else { Span::ZERO };
+        if let Some(host) = &mut reuse.host
+            && host.reads.bytes > 0
+        {
+            let Copy { bytes, pieces } = std::mem::take(&mut host.reads);
+            let id = host.links.start(now, GPU, Direction::ToDevice, bytes, pieces, 0);
+            let transfer = host.links.end_of(id).since(now);
+            let left = Span(transfer.0.saturating_sub(stall.0));
+            stall += host.tier.settings().stall(left, compute);
+        }
+        stall
+    }
+
+    fn swap_out(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
+        let PolicySettings::Vllm(rules) = self.settings.policy else { return 0 };
+        if rules.spill != Spill::Running {
+            return 0;
+        }
+        let pages = self.pages(u64::from(sequence.request.prompt_tokens + sequence.generated(self.step)));
+        let Some(reuse) = &mut self.reuse else { return 0 };
+        let Some(host) = &mut reuse.host else { return 0 };
+        let settings = host.tier.settings();
+        if host.swapped_pages + pages > settings.capacity().0 {
+            return 0;
+        }
+        let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
+        host.swapped_pages += pages;
+        let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
+        reuse.wait_for(id);
+        pages
+    }
+
+    /// A swapped request has been admitted: its pages come back, and the coming step waits for them.
+    pub(super) fn swap_in(&mut self, pages: u64, now: SimTime) {
+        let Some(reuse) = &mut self.reuse else { return };
+        let Some(host) = &mut reuse.host else { return };
+        let settings = host.tier.settings();
+        let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
+        host.swapped_pages -= pages;
+        let id = host.links.start(now, GPU, Direction::ToDevice, copy.bytes, copy.pieces, 0);
+        reuse.wait_for(id);
+    }
+
+    /// What cache, tier and link have done.
+    pub fn reuse(&self) -> Option<ReuseOutcome> {
+        let reuse = self.reuse.as_ref()?;
+        let host = reuse.host.as_ref();
+        Some(ReuseOutcome {
+            cache: *reuse.cache.counters(),
+            cached_pages: reuse.cache.device_pages(),
+            tier: host.map(|host| *host.tier.counters()),
+            bytes: host.map_or([0; 2], |host| Direction::BOTH.map(|way| host.links.traffic(GPU, way).bytes())),
+            busy: host.map_or([Span::ZERO; 2], |host| Direction::BOTH.map(|way| host.links.traffic(GPU, way).busy)),
+        })
+    }
+}
