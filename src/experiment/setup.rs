@@ -1,6 +1,8 @@
 //! What follows from a scenario: sizes, limits, engine settings, step costs. Nothing here is random but the speeds of
 //! replicas.
 
+use std::sync::Arc;
+
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::cost::collective::AllReduce;
@@ -10,13 +12,13 @@ use crate::engine::memory::{
     VisionTower, VllmFlags, limits,
 };
 use crate::engine::observe::Observer;
+use crate::engine::prefix_cache::Prompts;
 use crate::engine::replica::Replica;
-use crate::engine::settings::{
-    EngineSettings, PolicySettings, RunningCap, SglangSettings, Spill, Stride, VllmSettings,
-};
+use crate::engine::settings::{EngineSettings, PolicySettings, RunningCap, SglangSettings, Stride, VllmSettings};
 use crate::engine::speculation::Speculation;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
+use crate::experiment::reuse::{Basis, ReusePlan, prompts, refuse_sharing_without_cache};
 use crate::model::builtin::{Kind, find};
 use crate::model::engine::{Engine, Policy, parse_version};
 use crate::model::hardware::Hardware;
@@ -71,6 +73,7 @@ pub struct Setup {
     all_reduce: Option<AllReduce>,
     step_table: Option<StepTable>,
     draft_steps: u32,
+    reuse: ReusePlan,
 }
 
 /// What to change in a setup before it runs.
@@ -179,7 +182,17 @@ impl Setup {
         };
         let decode_sizes = decode_sizes.into_iter().map(|n| n.min(u64::from(u32::MAX)) as u32).collect();
         let graphs = CapturedGraphs::new(decode_sizes, engine.host.prefill_graph_max_tokens as u32);
-        let settings = engine_settings(scenario, &engine, &found, speculation)?;
+        let basis = Basis {
+            policy: engine.policy,
+            limits: &found,
+            sizes: &sizes,
+            linear_layers: llm.linear_attention.as_ref().map_or(0, |linear| linear.layers),
+            hardware: &hardware,
+            tensor_parallel,
+            drafts: draft_steps > 0,
+        };
+        let reuse = ReusePlan::new(scenario, &basis)?;
+        let settings = engine_settings(scenario, &engine, &found, speculation, &reuse)?;
         let step_table = read_step_table(scenario)?;
         Ok(Setup {
             scenario: scenario.clone(),
@@ -196,6 +209,7 @@ impl Setup {
             all_reduce,
             step_table,
             draft_steps,
+            reuse,
         })
     }
 
@@ -228,8 +242,16 @@ impl Setup {
     /// # Errors
     /// When the concurrency is neither a number nor "all".
     pub fn fleet(&self, streams: Streams, stride: Stride, change: Changes) -> Result<Fleet> {
+        // The prompts of a benchmark are taken to be distinct.
+        let prompts =
+            if change.benchmark_output_tokens.is_some() { Prompts::Distinct } else { prompts(&self.scenario, None)? };
+        self.fleet_for(Arc::new(prompts), streams, stride, change)
+    }
+
+    fn fleet_for(&self, prompts: Arc<Prompts>, streams: Streams, stride: Stride, change: Changes) -> Result<Fleet> {
         let tables = &self.scenario.tables;
         let mut settings = self.settings.clone();
+        settings.prefix_cache = self.reuse.cache(prompts);
         settings.stride = stride;
         if let Some(cap) = change.running_cap {
             settings.running_cap = cap;
@@ -284,7 +306,9 @@ impl Setup {
         observer: &mut O,
     ) -> Result<Outcome> {
         let workload = job.workload(streams)?;
-        simulate(self.fleet(streams, stride, Changes::default())?, job.stream(&workload, streams), observer)
+        let prompts = Arc::new(prompts(&self.scenario, job.trace.as_deref())?);
+        let fleet = self.fleet_for(prompts, streams, stride, Changes::default())?;
+        simulate(fleet, job.stream(&workload, streams), observer)
     }
 }
 
@@ -320,6 +344,10 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
         ("disable_overlap_schedule", table.disable_overlap_schedule.is_some(), sglang),
         ("schedule_conservativeness", table.schedule_conservativeness.is_some(), sglang),
         ("draft_copies_shared", table.draft_copies_shared.is_some(), sglang),
+        ("hicache", table.hicache.is_some(), sglang),
+        ("kv_offloading_bytes", table.kv_offloading_bytes.is_some(), vllm),
+        ("spill", table.spill.is_some(), vllm),
+        ("swap_space_bytes", table.swap_space_bytes.is_some(), vllm),
         ("gpu_memory_utilization", table.gpu_memory_utilization.is_some(), vllm),
         ("max_num_seqs", table.max_num_seqs.is_some(), vllm),
         ("max_num_batched_tokens", table.max_num_batched_tokens.is_some(), vllm),
@@ -357,6 +385,7 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
     let unused = match policy {
         Policy::PrefillFirst | Policy::TokenBudget => None,
         Policy::StaticBatch => [
+            ("prefix_cache", table.prefix_cache.is_some()),
             ("max_running", table.max_running.is_some()),
             ("state_slots", table.state_slots.is_some()),
             ("state_slots_per_request", table.state_slots_per_request.is_some()),
@@ -367,6 +396,7 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
         .into_iter()
         .find(|(_, given)| *given),
         Policy::FixedRate => [
+            ("prefix_cache", table.prefix_cache.is_some()),
             ("max_running", table.max_running.is_some()),
             ("kv_pool_tokens", table.kv_pool_tokens.is_some()),
             ("state_slots", table.state_slots.is_some()),
@@ -510,6 +540,7 @@ fn engine_settings(
     engine: &Engine,
     limits: &Limits,
     speculation: Option<Speculation>,
+    reuse: &ReusePlan,
 ) -> Result<EngineSettings> {
     let table = &scenario.tables.engine;
     let job = &scenario.tables.job;
@@ -555,7 +586,7 @@ fn engine_settings(
                 token_budget,
                 reserve_full_prompt: table.scheduler_reserve_full_isl.unwrap_or(true),
                 watermark: table.watermark.unwrap_or(0.0),
-                spill: Spill::Recompute,
+                spill: reuse.spill,
             };
             (PolicySettings::Vllm(rules), running_cap(limits.running_limit))
         }
@@ -576,9 +607,9 @@ fn engine_settings(
         computes_finished_rows: overlap && engine.scheduler.finished_row_computed_in_lag,
         speculation,
         stride: Stride::Longest,
-        state_pages_per_request: 0,
+        state_pages_per_request: reuse.state_pages_per_request,
         prefix_cache: None,
-        host: None,
+        host: reuse.host,
     })
 }
 
@@ -595,6 +626,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
     let Some(rate) = tables.engine.tok_per_s_per_gpu else {
         return Err(scenario.error("engine.tok_per_s_per_gpu", "missing", "give the tokens per second of one GPU"));
     };
+    refuse_sharing_without_cache(scenario, engine.policy)?;
     if tables.model.is_some() {
         return Err(scenario.error(
             "model",
@@ -675,6 +707,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         all_reduce: None,
         step_table: None,
         draft_steps: 0,
+        reuse: ReusePlan::NOTHING,
     })
 }
 
