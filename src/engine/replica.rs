@@ -20,6 +20,7 @@ use crate::units::{SimTime, Span};
 
 pub use counters::{Counters, Milestone};
 use reuse::Reuse;
+pub use reuse::ReuseOutcome;
 pub(super) use reuse::Start;
 use stride::{ActiveStride, IdleStep};
 

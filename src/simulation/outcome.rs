@@ -1,10 +1,8 @@
 //! What a run came to.
 
 use crate::cost::{Cause, Ledger};
-use crate::engine::host_tier::TierCounters;
 use crate::engine::observe::{LIMITS, Limit};
-use crate::engine::prefix_cache::CacheCounters;
-use crate::engine::replica::{Counters, Replica};
+use crate::engine::replica::{Counters, Replica, ReuseOutcome};
 use crate::units::{SimTime, Span};
 
 /// Results of one run.
@@ -64,21 +62,6 @@ pub struct ReplicaOutcome {
     pub counters: Counters,
     /// What its prefix cache, host tier and link did; `None` without.
     pub reuse: Option<ReuseOutcome>,
-}
-
-/// What the prefix cache, host tier and link of one replica did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReuseOutcome {
-    /// Lookups, hits, evictions.
-    pub cache: CacheCounters,
-    /// Pages that the cache holds at the end.
-    pub cached_pages: u64,
-    /// What went to the host tier and came back; `None` without.
-    pub tier: Option<TierCounters>,
-    /// Bytes over the link of one GPU, to device and to host.
-    pub bytes: [u64; 2],
-    /// Time with a copy under way in each direction.
-    pub busy: [Span; 2],
 }
 
 impl Outcome {

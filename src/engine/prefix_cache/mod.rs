@@ -95,6 +95,8 @@ pub struct PrefixCache {
     tree: Tree,
     /// Pages between state checkpoints; `None` for models without recurrent state.
     checkpoint_pages: Option<u32>,
+    /// True when blocks lose pages one by one, the last first (vLLM); else they are given up as a whole (SGLang).
+    evicts_pages: bool,
     tick: u64,
     device_pages: u64,
     protected_pages: u64,
@@ -112,6 +114,7 @@ impl PrefixCache {
         PrefixCache {
             tree: Tree::new(),
             checkpoint_pages: checkpoint_pages.map(|pages| pages.max(1)),
+            evicts_pages: false,
             tick: 0,
             device_pages: 0,
             protected_pages: 0,
@@ -121,6 +124,13 @@ impl PrefixCache {
             counters: CacheCounters::default(),
             path: Vec::new(),
         }
+    }
+
+    /// The same, of an engine that evicts page by page.
+    #[must_use]
+    pub fn evicting_pages(mut self) -> PrefixCache {
+        self.evicts_pages = true;
+        self
     }
 
     /// Pages of the device pool that it holds.
@@ -365,7 +375,15 @@ impl PrefixCache {
     pub fn shrink_to(&mut self, pages: u64) -> bool {
         while self.device_pages > pages {
             let Some(victim) = self.next_victim() else { return false };
-            self.evict(victim);
+            let excess = self.device_pages - pages;
+            let node = &mut self.tree[victim];
+            if self.evicts_pages && u64::from(node.pages) > excess {
+                node.pages -= excess as u32;
+                self.device_pages -= excess;
+                self.counters.evicted_pages += excess;
+            } else {
+                self.evict(victim);
+            }
         }
         true
     }

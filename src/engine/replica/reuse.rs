@@ -7,13 +7,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::host_tier::{Copy, HostTier, ReadBack, Write, WritePolicy};
+use crate::engine::host_tier::{Copy, HostTier, ReadBack, TierCounters, Write, WritePolicy};
 use crate::engine::link::{Direction, HostLinks, Slowdown, TransferId};
-use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
+use crate::engine::prefix_cache::{Block, CacheCounters, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
 use crate::engine::sequence::{Phase, Sequence, Waiting};
 use crate::engine::settings::{EngineSettings, PolicySettings, Spill};
-use crate::simulation::ReuseOutcome;
 use crate::units::{SimTime, Span};
 use crate::workload::Request;
 
@@ -60,6 +59,21 @@ pub(in crate::engine) struct Start {
     load: Option<TransferId>,
 }
 
+/// What the prefix cache, host tier and link of one replica did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReuseOutcome {
+    /// Lookups, hits, evictions.
+    pub cache: CacheCounters,
+    /// Pages that the cache holds at the end.
+    pub cached_pages: u64,
+    /// What went to the host tier and came back; `None` without.
+    pub tier: Option<TierCounters>,
+    /// Bytes over the link of one GPU, to device and to host.
+    pub bytes: [u64; 2],
+    /// Time with a copy under way in each direction.
+    pub busy: [Span; 2],
+}
+
 impl Start {
     /// True when it waits for pages outside the batch.
     pub fn is_loading(&self) -> bool {
@@ -73,8 +87,12 @@ impl Reuse {
             return None;
         }
         let cached = settings.prefix_cache.as_ref();
+        let checkpoint_pages = cached.and_then(|cached| cached.checkpoint_pages);
         Some(Box::new(Reuse {
-            cache: PrefixCache::new(cached.and_then(|cached| cached.checkpoint_pages)),
+            cache: match settings.policy {
+                PolicySettings::Vllm(_) => PrefixCache::new(checkpoint_pages).evicting_pages(),
+                _ => PrefixCache::new(checkpoint_pages),
+            },
             prompts: cached.map(|cached| cached.prompts.clone()),
             page_tokens: settings.page_tokens,
             state_slots: cached.and_then(|cached| cached.state_slots),
