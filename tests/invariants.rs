@@ -114,6 +114,7 @@ fn host() -> impl Strategy<Value = HostSettings> {
                     read_tokens_at_least: at_least,
                     layout: if page_first { Layout::PageFirst } else { Layout::LayerFirst },
                     kernel_copies: kernel,
+                    read_work: Span(u128::from(slow) * 1_000_000_000_000),
                 },
             }
         },

@@ -44,6 +44,8 @@ struct HostSide {
     loads: Vec<(TransferId, u32, u64)>,
     /// What the coming step reads while it computes.
     reads: Copy,
+    /// Host work of reads that have ended since the last step with prefill.
+    read_work: Span,
     /// Pages of swapped requests.
     swapped_pages: u64,
 }
@@ -102,6 +104,7 @@ impl Reuse {
                 writes: Vec::new(),
                 loads: Vec::new(),
                 reads: Copy::default(),
+                read_work: Span::ZERO,
                 swapped_pages: 0,
             }),
             ready_at: SimTime::ZERO,
@@ -160,6 +163,7 @@ impl Replica {
                 let sequence = self.slots[slot as usize].as_mut();
                 if let Some(sequence) = sequence.filter(|sequence| sequence.admission == admission) {
                     sequence.loading = false;
+                    host.read_work += host.tier.settings().read_work;
                 }
             }
         }
@@ -378,6 +382,12 @@ impl Replica {
             stall += host.tier.settings().stall(left, compute);
         }
         stall
+    }
+
+    /// Host work before the launch of the coming step with prefill.
+    pub(super) fn take_read_work(&mut self) -> Span {
+        let host = self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut());
+        host.map_or(Span::ZERO, |host| std::mem::take(&mut host.read_work))
     }
 
     fn swap_out(&mut self, sequence: &Sequence, now: SimTime) -> u64 {

@@ -172,7 +172,7 @@ impl Replica {
         self.counters.ledger[Cause::Recompute] += Span(recompute_part);
         self.counters.ledger[Cause::Prefill] += Span(gpu - recompute_part);
         let total_tokens = tokens + u64::from(decode_rows) * u64::from(self.cost.verify_width());
-        let launch_end = known + Span(attoseconds(self.cost.prefill_launch_s(total_tokens)));
+        let launch_end = known + self.take_read_work() + Span(attoseconds(self.cost.prefill_launch_s(total_tokens)));
         let gpu_end = now + stall + Span(gpu + decode);
         let end = gpu_end.max(launch_end);
         self.counters.ledger[Cause::StepGap] += end.since(gpu_end);
