@@ -60,7 +60,7 @@ fn policy() -> impl Strategy<Value = PolicySettings> {
 
 fn prompts() -> impl Strategy<Value = Prompts> {
     prop_oneof![
-        1 => Just(Prompts::Distinct),
+        3 => Just(Prompts::Distinct),
         2 => (1u64..20, 1u32..200).prop_map(|(prompts_per_prefix, prefix_tokens)| {
             Prompts::SharedPrefix { prompts_per_prefix, prefix_tokens }
         }),

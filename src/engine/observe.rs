@@ -92,6 +92,8 @@ pub struct StrideView {
     pub used_pages: u64,
     /// What kept it from running more.
     pub limit: Limit,
+    /// Bytes that its link has moved by its end, to device and to host.
+    pub link_bytes: [u64; 2],
 }
 
 /// Watches a run. Every method does nothing unless overridden.

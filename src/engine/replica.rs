@@ -5,6 +5,7 @@ mod pages;
 mod progress;
 mod reuse;
 mod stride;
+mod write_only;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

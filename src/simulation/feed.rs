@@ -381,9 +381,9 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         let replica = self.replica;
         let queued = match self.feed.mode {
             Mode::Pull => {
-                let share = &self.feed.shares[self.feed.share_of(replica)];
-                share.end.saturating_sub(share.next).div_ceil(share.step)
-                    + u64::from(self.feed.shown[replica].is_some())
+                let index = self.feed.share_of(replica);
+                let share = &self.feed.shares[index];
+                share.end.saturating_sub(share.next).div_ceil(share.step) + u64::from(self.feed.shown[index].is_some())
             }
             _ => self.feed.queues[self.feed.queue_of(replica)].len() as u64,
         };

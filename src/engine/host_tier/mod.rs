@@ -325,7 +325,8 @@ impl HostTier {
         None
     }
 
-    fn wrote(&mut self, pages: u64, states: u64) -> Copy {
+    /// Counts a copy to the host.
+    pub fn wrote(&mut self, pages: u64, states: u64) -> Copy {
         let copy = self.settings.copy(pages, states);
         self.counters.written_bytes += copy.bytes;
         copy

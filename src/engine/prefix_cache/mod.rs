@@ -194,6 +194,13 @@ impl PrefixCache {
         hit
     }
 
+    /// Counts a lookup of a new request that cannot find anything, of one block of `pages`.
+    pub fn count_miss(&mut self, pages: u64) {
+        self.counters.lookups += 1;
+        self.counters.asked_blocks += u64::from(pages > 0);
+        self.counters.asked_pages += pages;
+    }
+
     fn find(&self, blocks: &[Block], mut seen: impl FnMut(NodeId)) -> Hit {
         let mut hit = Hit {
             device_blocks: 0,

@@ -53,6 +53,7 @@ impl Replica {
                 waiting: queue.waiting(),
                 used_pages: (self.used_pages() + self.locked_pages()).min(self.pool_pages),
                 limit: stride.limit,
+                link_bytes: self.link_bytes(now),
             };
             observer.stride(&view);
         }
@@ -63,12 +64,14 @@ impl Replica {
         let ended = self.counters.completed > completed_before && stride.rows > 0 && prefill_tokens == 0;
         if ended && self.nothing_to_run() && !self.finished_in(self.step) {
             let slope = u128::from(stride.segment.slope_attoseconds);
+            let alone = stride.steps == 1;
             self.idle_step = Some(IdleStep {
                 rows: stride.rows,
                 kv: Span(u128::from(last_context) * slope + self.window_attoseconds),
                 extra: Span(stride.segment.extra_attoseconds),
-                stall: stride.stall,
-                slowed: Span(stride.slowed_fixed + stride.slowed_slope * u128::from(last_context)),
+                stall: if alone { stride.stall } else { Span::ZERO },
+                slowed: Span(stride.slowed_fixed + stride.slowed_slope * u128::from(last_context))
+                    + if alone { stride.slowed_once } else { Span::ZERO },
                 limit: stride.limit,
                 running,
             });
@@ -114,7 +117,8 @@ impl Replica {
         let kv = contexts * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
         self.counters.ledger[Cause::Kv] += Span(kv);
         self.counters.ledger[Cause::StepGap] += Span(stride.segment.extra_attoseconds * u128::from(steps));
-        let slowed = Span(contexts * stride.slowed_slope + stride.slowed_fixed * u128::from(steps));
+        let slowed =
+            Span(contexts * stride.slowed_slope + stride.slowed_fixed * u128::from(steps)) + stride.slowed_once;
         self.counters.ledger[Cause::Transfer] += slowed;
         self.counters.slowed_time += slowed;
         let pages_before = self.pages_by_sum();

@@ -8,9 +8,10 @@
 use std::sync::Arc;
 
 use crate::engine::host_tier::{Copy, HostTier, ReadBack, TierCounters, Write, WritePolicy};
-use crate::engine::link::{Direction, HostLinks, Slowdown, TransferId};
+use crate::engine::link::{Direction, HostLinks, Slowdown, Traffic, TransferId};
 use crate::engine::prefix_cache::{Block, CacheCounters, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
+use crate::engine::replica::write_only::WriteOnly;
 use crate::engine::sequence::{Phase, Sequence, Waiting};
 use crate::engine::settings::{EngineSettings, PolicySettings, Spill};
 use crate::units::{SimTime, Span};
@@ -25,9 +26,12 @@ pub(in crate::engine) struct Reuse {
     cache: PrefixCache,
     /// `None` without a prefix cache.
     prompts: Option<Arc<Prompts>>,
+    checkpoint_pages: Option<u32>,
     page_tokens: u32,
     state_slots: Option<(u64, u64)>,
     host: Option<HostSide>,
+    /// In place of blocks while none of them can be found again.
+    write_only: Option<WriteOnly>,
     /// The step that is being planned starts its work no earlier.
     ready_at: SimTime,
     /// The blocks of the request last asked about, kept for their memory.
@@ -48,6 +52,8 @@ struct HostSide {
     read_work: Span,
     /// Pages of swapped requests.
     swapped_pages: u64,
+    /// Bytes and busy time to the host that its links have not seen.
+    before: (u64, Span),
 }
 
 /// What a request starts with.
@@ -96,6 +102,7 @@ impl Reuse {
                 _ => PrefixCache::new(checkpoint_pages),
             },
             prompts: cached.map(|cached| cached.prompts.clone()),
+            checkpoint_pages,
             page_tokens: settings.page_tokens,
             state_slots: cached.and_then(|cached| cached.state_slots),
             host: settings.host.map(|host| HostSide {
@@ -106,7 +113,9 @@ impl Reuse {
                 reads: Copy::default(),
                 read_work: Span::ZERO,
                 swapped_pages: 0,
+                before: (0, Span::ZERO),
             }),
+            write_only: WriteOnly::new(settings),
             ready_at: SimTime::ZERO,
             blocks: Vec::new(),
         }))
@@ -117,6 +126,12 @@ impl Reuse {
         let Some(prompts) = &self.prompts else { return false };
         prompts.blocks(request.id, tokens, self.page_tokens, &mut self.blocks);
         true
+    }
+
+    /// Bytes and busy time to the host that the links have not seen.
+    fn unseen(&self) -> (u64, Span) {
+        let before = self.host.as_ref().map_or((0, Span::ZERO), |host| host.before);
+        self.write_only.as_ref().map_or(before, |lane| (lane.bytes, lane.busy))
     }
 
     fn insert(&mut self, counts: bool) -> Inserted {
@@ -151,7 +166,7 @@ impl Replica {
     /// Takes note of what ended on the link by `now`.
     pub(super) fn settle_transfers(&mut self, now: SimTime) {
         let Some(reuse) = &mut self.reuse else { return };
-        let Some(host) = &mut reuse.host else { return };
+        let Some(host) = reuse.host.as_mut().filter(|_| reuse.write_only.is_none()) else { return };
         for finished in host.links.advance(now) {
             if let Some(at) = host.writes.iter().position(|(id, _)| *id == finished.id) {
                 let (_, write) = host.writes.remove(at);
@@ -186,7 +201,7 @@ impl Replica {
     /// computed. What it finds is kept from eviction until [`Replica::resume`] or [`Replica::decline`].
     pub(in crate::engine) fn find_prefix(&mut self, request: &Request, goal: u64) -> Option<Hit> {
         let reuse = self.reuse.as_mut()?;
-        if !reuse.cut(request, goal as u32 - 1) {
+        if reuse.write_only.is_some() || !reuse.cut(request, goal as u32 - 1) {
             return None;
         }
         let hit = reuse.cache.peek(&reuse.blocks);
@@ -203,7 +218,11 @@ impl Replica {
 
     /// The request is admitted: counts what it found, and begins to read back what the host has.
     pub(in crate::engine) fn resume(&mut self, waiting: &Waiting, hit: Option<Hit>, now: SimTime) -> Start {
-        let (Some(reuse), Some(found)) = (&mut self.reuse, hit) else { return Start::default() };
+        let Some(reuse) = &mut self.reuse else { return Start::default() };
+        if reuse.write_only.is_some() {
+            reuse.cache.count_miss(u64::from(waiting.request.prompt_tokens - 1) / u64::from(reuse.page_tokens));
+        }
+        let Some(found) = hit else { return Start::default() };
         let reader = if waiting.progress.is_some() { Reader::Preempted } else { Reader::New };
         let hit = reuse.cache.lookup(&reuse.blocks, reader);
         debug_assert_eq!(hit, found, "nothing happens between finding and taking");
@@ -251,7 +270,7 @@ impl Replica {
     /// A part of a prompt has been read: the cache takes its whole pages over.
     pub(super) fn cache_prompt(&mut self, slot: u32, now: SimTime) {
         let (Some(reuse), Some(sequence)) = (&mut self.reuse, self.slots[slot as usize].as_mut()) else { return };
-        if !reuse.cut(&sequence.request, sequence.prefilled) {
+        if reuse.write_only.is_some() || !reuse.cut(&sequence.request, sequence.prefilled) {
             return;
         }
         let whole = sequence.prefilled >= sequence.prefill_goal;
@@ -264,8 +283,12 @@ impl Replica {
         // What others inserted meanwhile is there once: its duplicates are free.
         let given = pages - sequence.shared_pages;
         sequence.shared_pages = pages;
-        sequence.held_pages -= given;
-        self.held_pages -= given;
+        if sequence.phase == Phase::Prefill {
+            sequence.held_pages -= given;
+            self.held_pages -= given;
+        } else {
+            self.shared_pages += given;
+        }
         if whole {
             reuse.write(&inserted, now);
         }
@@ -273,7 +296,19 @@ impl Replica {
 
     /// A sequence left: its first `tokens` tokens stay in the cache; 0 leaves nothing more than what is there.
     pub(super) fn leave_in_cache(&mut self, sequence: &Sequence, tokens: u32, now: SimTime) {
+        let used = self.pages_by_sum();
         let Some(reuse) = &mut self.reuse else { return };
+        if let (Some(lane), Some(host)) = (&mut reuse.write_only, &mut reuse.host) {
+            let pages = u64::from(tokens / reuse.page_tokens);
+            if pages > 0 {
+                let states = u64::from(reuse.checkpoint_pages.is_some_and(|interval| pages >= u64::from(interval)));
+                let copy = host.tier.wrote(pages, states);
+                if !lane.write(now, copy, pages, used, self.pool_pages) {
+                    self.keep_blocks(now);
+                }
+            }
+            return;
+        }
         if tokens > 0 && reuse.cut(&sequence.request, tokens) {
             let inserted = reuse.insert(true);
             reuse.write(&inserted, now);
@@ -283,12 +318,32 @@ impl Replica {
         }
     }
 
+    /// From now on every block is kept: those of running requests come into the cache, copies in flight onto the links.
+    pub(super) fn keep_blocks(&mut self, now: SimTime) {
+        let Some(reuse) = &mut self.reuse else { return };
+        let Some(mut lane) = reuse.write_only.take() else { return };
+        if let Some(host) = &mut reuse.host {
+            for flight in lane.hand_over() {
+                let Copy { bytes, pieces } = flight.copy;
+                host.links.start(flight.started, GPU, Direction::ToHost, bytes, pieces, 0);
+            }
+            host.links.advance(now);
+            (host.before.0, host.before.1) = (lane.bytes, lane.busy);
+        }
+        for slot in self.running.clone() {
+            if self.slots[slot as usize].as_ref().is_some_and(|sequence| sequence.prefilled > 0) {
+                self.cache_prompt(slot, now);
+            }
+        }
+    }
+
     /// What a preempted sequence leaves behind: the blocks that vLLM has filled, nothing under SGLang. Returns the pages
     /// that went to the host for it to go on from.
     pub(super) fn leave_preempted(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
         if self.reuse.is_none() {
             return 0;
         }
+        self.keep_blocks(now);
         let swapped = if sequence.phase == Phase::Decode { self.swap_out(sequence, now) } else { 0 };
         let kept = match (self.settings.policy, sequence.phase) {
             _ if swapped > 0 || sequence.loading => 0,
@@ -314,7 +369,7 @@ impl Replica {
 
     /// Makes room for the step that was planned.
     pub(super) fn make_room(&mut self, now: SimTime) {
-        if self.reuse.is_none() {
+        if self.reuse.as_ref().is_none_or(|reuse| reuse.write_only.is_some()) {
             return;
         }
         if !self.fits() {
@@ -359,6 +414,12 @@ impl Replica {
         let host = self.reuse.as_ref()?.host.as_ref()?;
         let awaited = !host.loads.is_empty() || waits_for_room && !host.writes.is_empty();
         if awaited { host.links.next_end() } else { None }
+    }
+
+    /// What copies that no block stands for add to the coming decode step.
+    pub(super) fn take_slowed(&mut self) -> Span {
+        let lane = self.reuse.as_mut().and_then(|reuse| reuse.write_only.as_mut());
+        lane.map_or(Span::ZERO, WriteOnly::take_slowed)
     }
 
     /// When the present slowdown ends.
@@ -420,16 +481,29 @@ impl Replica {
         reuse.wait_for(id);
     }
 
+    /// Bytes that the link has moved by `now`.
+    pub(super) fn link_bytes(&self, now: SimTime) -> [u64; 2] {
+        let Some(reuse) = &self.reuse else { return [0; 2] };
+        let Some(host) = &reuse.host else { return [0; 2] };
+        // A copy is moved on: who watches changes nothing.
+        let mut links = host.links.clone();
+        links.advance(now);
+        let (unseen, _) = reuse.unseen();
+        [links.traffic(GPU, Direction::ToDevice).bytes(), links.traffic(GPU, Direction::ToHost).bytes() + unseen]
+    }
+
     /// What cache, tier and link have done.
     pub fn reuse(&self) -> Option<ReuseOutcome> {
         let reuse = self.reuse.as_ref()?;
         let host = reuse.host.as_ref();
+        let of = |way| host.map_or(Traffic::default(), |host| host.links.traffic(GPU, way));
+        let (bytes, busy) = reuse.unseen();
         Some(ReuseOutcome {
             cache: *reuse.cache.counters(),
             cached_pages: reuse.cache.device_pages(),
             tier: host.map(|host| *host.tier.counters()),
-            bytes: host.map_or([0; 2], |host| Direction::BOTH.map(|way| host.links.traffic(GPU, way).bytes())),
-            busy: host.map_or([Span::ZERO; 2], |host| Direction::BOTH.map(|way| host.links.traffic(GPU, way).busy)),
+            bytes: [of(Direction::ToDevice).bytes(), of(Direction::ToHost).bytes() + bytes],
+            busy: [of(Direction::ToDevice).busy, of(Direction::ToHost).busy + busy],
         })
     }
 }

@@ -24,8 +24,10 @@ pub(super) struct ActiveStride {
     pub(super) prefill_tokens: u64,
     /// Ends one step after a completion (see `Replica::defers`).
     pub(super) deferred: bool,
-    /// What it waits for copies before its (then only) step.
+    /// What its first step waits for copies.
     pub(super) stall: Span,
+    /// What copies beside it add to its first step alone.
+    pub(super) slowed_once: Span,
     /// What copies beside it add to each step, and to each context unit of a step, attoseconds.
     pub(super) slowed_fixed: u128,
     pub(super) slowed_slope: u128,
@@ -46,8 +48,9 @@ pub(super) struct IdleStep {
 impl ActiveStride {
     /// Time of the first `steps` steps.
     pub(super) fn span(&self, steps: u64) -> u128 {
+        let once = if steps > 0 { self.stall.0 + self.slowed_once.0 } else { 0 };
         let steps = u128::from(steps);
-        steps * self.first + self.increment * (steps * steps.saturating_sub(1) / 2)
+        once + steps * self.first + self.increment * (steps * steps.saturating_sub(1) / 2)
     }
 
     /// True when it holds no step: everything waits for a copy.
@@ -92,9 +95,10 @@ impl Replica {
             slowdown.map_or((0, 0), |(slowdown, _)| (slowdown.of(fixed), slowdown.of(slope)));
         fixed += slowed_fixed;
         slope += slowed_slope;
-        let first = stall.0 + fixed + slope * u128::from(self.context);
+        let slowed_once = self.take_slowed();
+        let first = fixed + slope * u128::from(self.context);
         let increment = slope * u128::from(self.growth);
-        let steps = if self.settings.stride == Stride::Longest && at_most > 1 && stall == Span::ZERO {
+        let steps = if self.settings.stride == Stride::Longest && at_most > 1 {
             self.longest_stride(&segment, queue)
         } else {
             1
@@ -109,10 +113,11 @@ impl Replica {
             increment,
             rows: self.rows,
             segment,
-            limit: if waits_mostly(stall, first) { Limit::HostLink } else { limit },
+            limit: if waits_mostly(stall, stall.0 + first) { Limit::HostLink } else { limit },
             prefill_tokens: 0,
             deferred: false,
             stall,
+            slowed_once,
             slowed_fixed,
             slowed_slope,
         };
@@ -188,7 +193,8 @@ impl Replica {
             limit: if waits_mostly(stall, end.since(now).0) { Limit::HostLink } else { limit },
             prefill_tokens: tokens,
             deferred: false,
-            stall,
+            stall: Span::ZERO,
+            slowed_once: Span::ZERO,
             slowed_fixed,
             slowed_slope,
         });
@@ -208,6 +214,7 @@ impl Replica {
             prefill_tokens: 0,
             deferred: false,
             stall: Span::ZERO,
+            slowed_once: Span::ZERO,
             slowed_fixed: 0,
             slowed_slope: 0,
         });
