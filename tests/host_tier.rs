@@ -332,8 +332,8 @@ fn seed_case(overrides: &[&str]) -> (Setup, Outcome) {
 #[test]
 fn hicache_is_not_what_limits_the_seed_case() {
     let requests = "job.requests=20000";
-    let (_, without) = seed_case(&[requests, "engine.prefix_cache=false"]);
-    let (_, with) = seed_case(&[requests, "engine.hicache={}"]);
+    let (_, without) = seed_case(&[requests, "engine.hicache.enabled=false"]);
+    let (_, with) = seed_case(&[requests]);
     near("makespan with hicache, s", with.makespan.as_s(), without.makespan.as_s(), 0.01);
     for replica in &with.replicas {
         let reuse = replica.reuse.unwrap();
@@ -348,7 +348,7 @@ fn hicache_is_not_what_limits_the_seed_case() {
 /// Narrower links until the copies cost a tenth of the rate: what the job leaves behind fills a link of some 70 MB/s.
 #[test]
 fn hicache_would_limit_the_seed_case_below_a_fraction_of_a_gigabyte_per_second() {
-    let (setup, _) = seed_case(&["job.requests=100", "engine.hicache={}"]);
+    let (setup, _) = seed_case(&["job.requests=100"]);
     let scenario = |text: &[&str]| {
         let all: Vec<Override> = text.iter().map(|text| Override::parse(text).unwrap()).collect();
         Scenario::load(DEFAULT_SCENARIO, &all).unwrap()

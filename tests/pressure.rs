@@ -1,5 +1,6 @@
 //! Cases that people reported of batches that are smaller than asked for, plateaus, full pools and preemption, each with
-//! its reduced input and the answer that it should get.
+//! its reduced input and the answer that it should get. What a measured table alone tells of A4, B1 and G1 is tested in
+//! `src/measured/tests/reports.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod harness;

@@ -5,6 +5,7 @@ mod pages;
 mod progress;
 mod reuse;
 mod stride;
+mod transfers;
 mod write_only;
 
 use std::cmp::Reverse;
@@ -21,9 +22,9 @@ use crate::units::{SimTime, Span};
 
 pub use counters::{Counters, Milestone};
 use reuse::Reuse;
-pub use reuse::ReuseOutcome;
 pub(super) use reuse::Start;
 use stride::{ActiveStride, IdleStep};
+pub use transfers::ReuseOutcome;
 
 /// The requests that a replica may take, as the fleet's router offers them.
 pub trait Queue {
@@ -296,6 +297,7 @@ impl Replica {
             held_pages,
             shared_pages: 0,
             lock: None,
+            branch_pages: 0,
             loading: false,
             submitted_at: waiting.submitted_at,
             admitted_at: waiting.progress.map_or(now, |progress| progress.admitted_at),

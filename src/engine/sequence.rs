@@ -75,6 +75,8 @@ pub struct Sequence {
     pub shared_pages: u64,
     /// Where those end, locked; `None` without a prefix cache.
     pub lock: Option<NodeId>,
+    /// Pages of its prompt at which it keeps a state for others; 0 for none.
+    pub branch_pages: u32,
     /// True while it waits for pages from the host and takes no part in steps.
     pub loading: bool,
     /// Submitted, admitted first, first token, last token.

@@ -69,7 +69,7 @@ pub struct PrefixCacheSettings {
     pub prompts: Arc<Prompts>,
     /// Pages between checkpoints of recurrent state; `None` for models without.
     pub checkpoint_pages: Option<u32>,
-    /// State slots, and those that a running request reserves; the cache keeps checkpoints in the others.
+    /// State slots, and those that a running request holds outside the cache; checkpoints are kept in the others.
     pub state_slots: Option<(u64, u64)>,
 }
 

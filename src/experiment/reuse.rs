@@ -10,7 +10,7 @@ use crate::engine::settings::{HostSettings, PrefixCacheSettings, Spill};
 use crate::error::{Error, Result};
 use crate::model::engine::Policy;
 use crate::model::hardware::Hardware;
-use crate::model::scenario::{IoBackend, Rows, Scenario, SpillWord, WriteWord};
+use crate::model::scenario::{HicacheTable, IoBackend, Rows, Scenario, SpillWord, WriteWord};
 use crate::model::sizes::ModelSizes;
 use crate::workload::trace::Trace;
 
@@ -63,6 +63,7 @@ impl ReusePlan {
 
     pub(super) fn new(scenario: &Scenario, basis: &Basis<'_>) -> Result<ReusePlan> {
         let table = &scenario.tables.engine;
+        let hicache = hicache(scenario);
         let off = match basis.policy {
             Policy::PrefillFirst => table.disable_radix_cache == Some(true),
             Policy::TokenBudget => table.enable_prefix_caching == Some(false),
@@ -81,7 +82,7 @@ impl ReusePlan {
         let cached = !off && table.prefix_cache != Some(false);
         let tier = tier(scenario, basis)?;
         if tier.is_some() && !cached {
-            let key = if table.hicache.is_some() { "engine.hicache" } else { "engine.kv_offloading_bytes" };
+            let key = if hicache.is_some() { "engine.hicache" } else { "engine.kv_offloading_bytes" };
             return Err(scenario.error(
                 key,
                 "the prefix cache is off",
@@ -104,7 +105,7 @@ impl ReusePlan {
             let remedy = "set engine.spill = \"running\", or leave it out: it would change nothing";
             return Err(scenario.error("engine.swap_space_bytes", "nothing is swapped", remedy));
         }
-        let copier = match table.hicache.as_ref().map(|table| table.io_backend.unwrap_or(IoBackend::Kernel)) {
+        let copier = match hicache.map(|table| table.io_backend.unwrap_or(IoBackend::Kernel)) {
             Some(IoBackend::Kernel) => Copier::SmKernel { share_ppm: KERNEL_COPY_PPM },
             Some(IoBackend::Direct) | None => Copier::CopyEngine,
         };
@@ -116,7 +117,7 @@ impl ReusePlan {
         let state = basis.limits.state.as_ref();
         let page_tokens = basis.limits.page_tokens.value.max(1) as u32;
         Ok(ReusePlan {
-            wanted: match (cached, table.prefix_cache, &table.hicache, table.kv_offloading_bytes) {
+            wanted: match (cached, table.prefix_cache, hicache, table.kv_offloading_bytes) {
                 (false, ..) => Some(false),
                 (true, None, None, None) => None,
                 _ => Some(true),
@@ -125,9 +126,10 @@ impl ReusePlan {
                 Policy::PrefillFirst => (TRACK_TOKENS / page_tokens).max(1),
                 _ => 1,
             }),
+            // One of the slots that a running request holds is the checkpoint of its prefix, which is in the cache.
             state_slots: state
                 .filter(|state| !state.shares_token_pool)
-                .map(|state| (state.slots.value, state.held_per_request.value)),
+                .map(|state| (state.slots.value, state.held_per_request.value.saturating_sub(1))),
             host,
             spill,
             state_pages_per_request: state
@@ -162,6 +164,10 @@ pub(super) fn refuse_sharing_without_cache(scenario: &Scenario, policy: Policy) 
     }
 }
 
+fn hicache(scenario: &Scenario) -> Option<&HicacheTable> {
+    scenario.tables.engine.hicache.as_ref().filter(|table| table.enabled != Some(false))
+}
+
 fn pools(basis: &Basis<'_>) -> DevicePools {
     let Basis { limits, sizes, tensor_parallel, .. } = basis;
     let draft_kv = sizes.draft.as_ref().filter(|_| basis.drafts).map_or(0.0, |draft| draft.kv_bytes_per_token);
@@ -190,7 +196,7 @@ fn tier(scenario: &Scenario, basis: &Basis<'_>) -> Result<Option<HostTierSetting
     };
     positive("engine.kv_offloading_bytes", table.kv_offloading_bytes)?;
     positive("engine.swap_space_bytes", table.swap_space_bytes)?;
-    if let Some(hicache) = &table.hicache {
+    if let Some(hicache) = hicache(scenario) {
         positive("engine.hicache.ratio", hicache.ratio)?;
         positive("engine.hicache.bytes", hicache.bytes)?;
         let size = match (hicache.ratio, hicache.bytes) {

@@ -299,6 +299,8 @@ pub enum SpillWord {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HicacheTable {
+    /// False: off, whatever else stands here.
+    pub enabled: Option<bool>,
     /// Size of each host pool over that of the device pool (`--hicache-ratio`).
     pub ratio: Option<f64>,
     /// Bytes of each host pool (`--hicache-size`).

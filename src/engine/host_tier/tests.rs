@@ -223,16 +223,17 @@ fn moving(hardware: &str, bytes: u64, pieces: u64, fixed_s: f64) -> Move {
 #[test]
 fn moving_beats_computing_from_the_crossover_on() {
     let recompute = qwen3_8b_recompute();
-    // PCIe 5 and PCIe 4, whole pages of 64 tokens: 2.7 and 5.9 µs a token against 22.5 µs of compute. Only the step that
-    // a cached prompt still takes makes recomputing short contexts better: 15.7 ms / (22.5 − 2.7 µs) = 790 tokens.
+    // PCIe 5 and PCIe 4, whole pages of 64 tokens: 2.7 and 5.9 µs a token against 20.4 µs of compute. Only the step that
+    // a cached prompt still takes makes recomputing short contexts better: 15.7 ms / (20.4 − 2.7 µs) = 890 tokens, less
+    // what attention adds.
     let pages = |hardware| {
         let page = moving(hardware, 64 * 147_456, 1, 0.0);
         Move { s_per_token: page.s_per_token / 64.0, fixed_s: SHORT_PREFILL_S }
     };
     let (gen5, gen4) = (pages("h200"), pages("a100"));
     let crossover = |moving: &Move| crossover_tokens(&recompute, moving).unwrap();
-    close(crossover(&gen5), 775.0, 0.05, "PCIe 5");
-    assert!(crossover(&gen4) > crossover(&gen5) && crossover(&gen4) < 1000.0);
+    close(crossover(&gen5), 875.0, 0.02, "PCIe 5");
+    assert!(crossover(&gen4) > crossover(&gen5) && crossover(&gen4) < 1200.0);
     // Swapping pays both ways, so it needs longer contexts, the more so on the slower link.
     assert!(crossover(&gen5.both_ways()) > crossover(&gen5));
     assert!(crossover(&gen4.both_ways()) > crossover(&gen5.both_ways()));

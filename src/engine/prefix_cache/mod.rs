@@ -45,6 +45,8 @@ pub struct Hit {
     pub device_end: NodeId,
     /// Where the whole usable part ends: what [`PrefixCache::load_back`] reads up to.
     pub end: NodeId,
+    /// Pages at which a state would have made more of the match usable: worth keeping one there. 0 for none.
+    pub branch_pages: u32,
 }
 
 /// What an insertion did.
@@ -210,6 +212,7 @@ impl PrefixCache {
             host_states: 0,
             device_end: ROOT,
             end: ROOT,
+            branch_pages: 0,
         };
         // What was matched, before hits are cut to a checkpoint: pages, and pages on the device.
         let (mut matched, mut on_device, mut device_closed) = (0, 0, true);
@@ -243,6 +246,12 @@ impl PrefixCache {
             }
             if both < block.pages {
                 break;
+            }
+        }
+        if let Some(interval) = self.checkpoint_pages {
+            let aligned = matched / u64::from(interval) * u64::from(interval);
+            if aligned > hit.device_pages + hit.host_pages {
+                hit.branch_pages = aligned as u32;
             }
         }
         let mut pages = 0;
@@ -306,6 +315,20 @@ impl PrefixCache {
         }
         self.tree.offer(at);
         inserted
+    }
+
+    /// Keeps a state at `position` pages of a prompt that is in the cache: where another one left it (SGLang's branching
+    /// checkpoint).
+    pub fn keep_state_at(&mut self, blocks: &[Block], position: u32) {
+        let (mut at, mut end) = (ROOT, 0);
+        for block in blocks {
+            let Some(child) = self.tree.child(at, block.id) else { return };
+            end += block.pages;
+            if position <= end {
+                return self.keep_state(child, position);
+            }
+            at = child;
+        }
     }
 
     fn keep_state(&mut self, id: NodeId, position: u32) {

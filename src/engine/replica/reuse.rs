@@ -7,53 +7,53 @@
 
 use std::sync::Arc;
 
-use crate::engine::host_tier::{Copy, HostTier, ReadBack, TierCounters, Write, WritePolicy};
-use crate::engine::link::{Direction, HostLinks, Slowdown, Traffic, TransferId};
-use crate::engine::prefix_cache::{Block, CacheCounters, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
+use crate::engine::host_tier::{Copy, HostTier, ReadBack, Write, WritePolicy};
+use crate::engine::link::{Direction, HostLinks, TransferId};
+use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
 use crate::engine::replica::write_only::WriteOnly;
 use crate::engine::sequence::{Phase, Sequence, Waiting};
-use crate::engine::settings::{EngineSettings, PolicySettings, Spill};
+use crate::engine::settings::{EngineSettings, PolicySettings};
 use crate::units::{SimTime, Span};
 use crate::workload::Request;
 
 /// The replica's only GPU in its links.
-const GPU: usize = 0;
+pub(super) const GPU: usize = 0;
 
 /// Cache, tier and link.
 #[derive(Debug)]
 pub(in crate::engine) struct Reuse {
-    cache: PrefixCache,
+    pub(super) cache: PrefixCache,
     /// `None` without a prefix cache.
-    prompts: Option<Arc<Prompts>>,
-    checkpoint_pages: Option<u32>,
-    page_tokens: u32,
-    state_slots: Option<(u64, u64)>,
-    host: Option<HostSide>,
+    pub(super) prompts: Option<Arc<Prompts>>,
+    pub(super) checkpoint_pages: Option<u32>,
+    pub(super) page_tokens: u32,
+    pub(super) state_slots: Option<(u64, u64)>,
+    pub(super) host: Option<HostSide>,
     /// In place of blocks while none of them can be found again.
-    write_only: Option<WriteOnly>,
+    pub(super) write_only: Option<WriteOnly>,
     /// The step that is being planned starts its work no earlier.
-    ready_at: SimTime,
+    pub(super) ready_at: SimTime,
     /// The blocks of the request last asked about, kept for their memory.
-    blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
 }
 
 /// What needs a link.
 #[derive(Debug)]
-struct HostSide {
-    tier: HostTier,
-    links: HostLinks,
-    writes: Vec<(TransferId, Write)>,
+pub(super) struct HostSide {
+    pub(super) tier: HostTier,
+    pub(super) links: HostLinks,
+    pub(super) writes: Vec<(TransferId, Write)>,
     /// Reads that a sequence waits for outside the batch: transfer, slot, admission.
-    loads: Vec<(TransferId, u32, u64)>,
+    pub(super) loads: Vec<(TransferId, u32, u64)>,
     /// What the coming step reads while it computes.
-    reads: Copy,
+    pub(super) reads: Copy,
     /// Host work of reads that have ended since the last step with prefill.
-    read_work: Span,
+    pub(super) read_work: Span,
     /// Pages of swapped requests.
-    swapped_pages: u64,
+    pub(super) swapped_pages: u64,
     /// Bytes and busy time to the host that its links have not seen.
-    before: (u64, Span),
+    pub(super) before: (u64, Span),
 }
 
 /// What a request starts with.
@@ -64,22 +64,8 @@ pub(in crate::engine) struct Start {
     /// Tokens in them.
     pub tokens: u32,
     lock: Option<NodeId>,
+    branch_pages: u32,
     load: Option<TransferId>,
-}
-
-/// What the prefix cache, host tier and link of one replica did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReuseOutcome {
-    /// Lookups, hits, evictions.
-    pub cache: CacheCounters,
-    /// Pages that the cache holds at the end.
-    pub cached_pages: u64,
-    /// What went to the host tier and came back; `None` without.
-    pub tier: Option<TierCounters>,
-    /// Bytes over the link of one GPU, to device and to host.
-    pub bytes: [u64; 2],
-    /// Time with a copy under way in each direction.
-    pub busy: [Span; 2],
 }
 
 impl Start {
@@ -129,7 +115,7 @@ impl Reuse {
     }
 
     /// Bytes and busy time to the host that the links have not seen.
-    fn unseen(&self) -> (u64, Span) {
+    pub(super) fn unseen(&self) -> (u64, Span) {
         let before = self.host.as_ref().map_or((0, Span::ZERO), |host| host.before);
         self.write_only.as_ref().map_or(before, |lane| (lane.bytes, lane.busy))
     }
@@ -156,34 +142,13 @@ impl Reuse {
         self.host.as_ref().is_some_and(|host| host.tier.settings().write == WritePolicy::Back)
     }
 
-    fn wait_for(&mut self, id: TransferId) {
+    pub(super) fn wait_for(&mut self, id: TransferId) {
         let Some(host) = &self.host else { return };
         self.ready_at = self.ready_at.max(host.links.end_of(id));
     }
 }
 
 impl Replica {
-    /// Takes note of what ended on the link by `now`.
-    pub(super) fn settle_transfers(&mut self, now: SimTime) {
-        let Some(reuse) = &mut self.reuse else { return };
-        let Some(host) = reuse.host.as_mut().filter(|_| reuse.write_only.is_none()) else { return };
-        for finished in host.links.advance(now) {
-            if let Some(at) = host.writes.iter().position(|(id, _)| *id == finished.id) {
-                let (_, write) = host.writes.remove(at);
-                host.tier.written(&mut reuse.cache, &write);
-                // Room that an admission may have lacked.
-                self.policy.full = None;
-            } else if let Some(at) = host.loads.iter().position(|(id, ..)| *id == finished.id) {
-                let (_, slot, admission) = host.loads.remove(at);
-                let sequence = self.slots[slot as usize].as_mut();
-                if let Some(sequence) = sequence.filter(|sequence| sequence.admission == admission) {
-                    sequence.loading = false;
-                    host.read_work += host.tier.settings().read_work;
-                }
-            }
-        }
-    }
-
     /// Pages of the cache that cannot be evicted.
     pub(super) fn locked_pages(&self) -> u64 {
         self.reuse.as_ref().map_or(0, |reuse| reuse.cache.protected_pages())
@@ -227,6 +192,9 @@ impl Replica {
         let hit = reuse.cache.lookup(&reuse.blocks, reader);
         debug_assert_eq!(hit, found, "nothing happens between finding and taking");
         let mut start = Start { lock: Some(hit.end), ..Start::default() };
+        if let PolicySettings::Sglang(_) = self.settings.policy {
+            start.branch_pages = hit.branch_pages;
+        }
         let copy = reuse.host.as_mut().and_then(|host| host.tier.read(&mut reuse.cache, &hit));
         start.pages = match (copy, &mut reuse.host) {
             (Some(copy), Some(host)) => {
@@ -259,6 +227,7 @@ impl Replica {
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
         sequence.lock = start.lock;
         sequence.shared_pages = start.pages;
+        sequence.branch_pages = start.branch_pages;
         sequence.prefilled = start.tokens;
         sequence.loading = start.load.is_some();
         let admission = sequence.admission;
@@ -276,6 +245,9 @@ impl Replica {
         let whole = sequence.prefilled >= sequence.prefill_goal;
         let inserted = reuse.insert(whole);
         reuse.cache.lock(inserted.end);
+        if whole && sequence.branch_pages > 0 {
+            reuse.cache.keep_state_at(&reuse.blocks, sequence.branch_pages);
+        }
         if let Some(before) = sequence.lock.replace(inserted.end) {
             reuse.cache.unlock(before);
         }
@@ -393,117 +365,5 @@ impl Replica {
             let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
             reuse.wait_for(id);
         }
-    }
-
-    /// Lets the coming step wait until everything that is being written to the host is there, which frees its pages;
-    /// false when nothing is. To send a request back instead would throw away work to save milliseconds.
-    pub(in crate::engine) fn wait_for_writes(&mut self) -> bool {
-        let Some(reuse) = &mut self.reuse else { return false };
-        let Some(host) = &mut reuse.host else { return false };
-        let Some(&(last, _)) = host.writes.last() else { return false };
-        for (_, write) in host.writes.drain(..) {
-            host.tier.written(&mut reuse.cache, &write);
-        }
-        // Writes follow each other on their stream.
-        reuse.wait_for(last);
-        true
-    }
-
-    /// When something that a sequence or the room for one waits for may have ended; `None` when nothing is under way.
-    pub(super) fn next_transfer_end(&self, waits_for_room: bool) -> Option<SimTime> {
-        let host = self.reuse.as_ref()?.host.as_ref()?;
-        let awaited = !host.loads.is_empty() || waits_for_room && !host.writes.is_empty();
-        if awaited { host.links.next_end() } else { None }
-    }
-
-    /// What copies that no block stands for add to the coming decode step.
-    pub(super) fn take_slowed(&mut self) -> Span {
-        let lane = self.reuse.as_mut().and_then(|reuse| reuse.write_only.as_mut());
-        lane.map_or(Span::ZERO, WriteOnly::take_slowed)
-    }
-
-    /// When the present slowdown ends.
-    pub(super) fn slowdown(&self) -> Option<(Slowdown, SimTime)> {
-        let host = self.reuse.as_ref()?.host.as_ref()?;
-        let end = host.links.next_end()?;
-        Some((host.links.decode_slowdown(GPU), end))
-    }
-
-    /// How long the coming step waits for copies, given what it computes.
-    pub(super) fn take_stall(&mut self, now: SimTime, compute: Span) -> Span {
-        let Some(reuse) = &mut self.reuse else { return Span::ZERO };
-        let mut stall = if reuse.ready_at > now { reuse.ready_at.since(now) } else { Span::ZERO };
-        if let Some(host) = &mut reuse.host
-            && host.reads.bytes > 0
-        {
-            let Copy { bytes, pieces } = std::mem::take(&mut host.reads);
-            let id = host.links.start(now, GPU, Direction::ToDevice, bytes, pieces, 0);
-            let transfer = host.links.end_of(id).since(now);
-            let left = Span(transfer.0.saturating_sub(stall.0));
-            stall += host.tier.settings().stall(left, compute);
-        }
-        stall
-    }
-
-    /// Host work before the launch of the coming step with prefill.
-    pub(super) fn take_read_work(&mut self) -> Span {
-        let host = self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut());
-        host.map_or(Span::ZERO, |host| std::mem::take(&mut host.read_work))
-    }
-
-    fn swap_out(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
-        let PolicySettings::Vllm(rules) = self.settings.policy else { return 0 };
-        if rules.spill != Spill::Running {
-            return 0;
-        }
-        let pages = self.pages(u64::from(sequence.request.prompt_tokens + sequence.generated(self.step)));
-        let Some(reuse) = &mut self.reuse else { return 0 };
-        let Some(host) = &mut reuse.host else { return 0 };
-        let settings = host.tier.settings();
-        if host.swapped_pages + pages > settings.capacity().0 {
-            return 0;
-        }
-        let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
-        host.swapped_pages += pages;
-        let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
-        reuse.wait_for(id);
-        pages
-    }
-
-    /// A swapped request has been admitted: its pages come back, and the coming step waits for them.
-    pub(super) fn swap_in(&mut self, pages: u64, now: SimTime) {
-        let Some(reuse) = &mut self.reuse else { return };
-        let Some(host) = &mut reuse.host else { return };
-        let settings = host.tier.settings();
-        let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
-        host.swapped_pages -= pages;
-        let id = host.links.start(now, GPU, Direction::ToDevice, copy.bytes, copy.pieces, 0);
-        reuse.wait_for(id);
-    }
-
-    /// Bytes that the link has moved by `now`.
-    pub(super) fn link_bytes(&self, now: SimTime) -> [u64; 2] {
-        let Some(reuse) = &self.reuse else { return [0; 2] };
-        let Some(host) = &reuse.host else { return [0; 2] };
-        // A copy is moved on: who watches changes nothing.
-        let mut links = host.links.clone();
-        links.advance(now);
-        let (unseen, _) = reuse.unseen();
-        [links.traffic(GPU, Direction::ToDevice).bytes(), links.traffic(GPU, Direction::ToHost).bytes() + unseen]
-    }
-
-    /// What cache, tier and link have done.
-    pub fn reuse(&self) -> Option<ReuseOutcome> {
-        let reuse = self.reuse.as_ref()?;
-        let host = reuse.host.as_ref();
-        let of = |way| host.map_or(Traffic::default(), |host| host.links.traffic(GPU, way));
-        let (bytes, busy) = reuse.unseen();
-        Some(ReuseOutcome {
-            cache: *reuse.cache.counters(),
-            cached_pages: reuse.cache.device_pages(),
-            tier: host.map(|host| *host.tier.counters()),
-            bytes: [of(Direction::ToDevice).bytes(), of(Direction::ToHost).bytes() + bytes],
-            busy: [of(Direction::ToDevice).busy, of(Direction::ToHost).busy + busy],
-        })
     }
 }
