@@ -378,3 +378,20 @@ fn hicache_would_limit_the_seed_case_below_a_fraction_of_a_gigabyte_per_second()
     let at = limited_at.unwrap();
     assert!((20..=100).contains(&at), "{at} MB/s");
 }
+
+/// `cargo test --release --test host_tier -- --ignored --nocapture`
+#[test]
+#[ignore = "it measures time"]
+fn the_host_tier_makes_the_simulation_at_most_half_longer() {
+    let best_s = |sets: &[&str]| {
+        let times = (0..5).map(|_| {
+            let started = std::time::Instant::now();
+            seed_case(sets);
+            started.elapsed().as_secs_f64()
+        });
+        times.fold(f64::MAX, f64::min)
+    };
+    let (without, with) = (best_s(&["engine.hicache.enabled=false"]), best_s(&[]));
+    println!("{without:.3} s without, {with:.3} s with: {:.2}", with / without);
+    assert!(with / without <= 1.5);
+}

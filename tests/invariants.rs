@@ -11,7 +11,7 @@ use std::sync::Arc;
 use harness::*;
 use makespan::engine::host_tier::{DevicePools, HostSize, HostTierSettings, Layout, ReadBack, WritePolicy};
 use makespan::engine::link::{Copier, LinkSettings, Rates};
-use makespan::engine::observe::Limit;
+use makespan::engine::observe::{Limit, Observer, StrideView};
 use makespan::engine::prefix_cache::Prompts;
 use makespan::engine::settings::{
     EngineSettings, HostSettings, PolicySettings, PrefixCacheSettings, Spill, Stride, VllmSettings,
@@ -196,7 +196,41 @@ fn world() -> impl Strategy<Value = World> {
     )
 }
 
+/// What a watcher of stretches sees.
+#[derive(Default)]
+struct Seen {
+    steps: u64,
+    most_pages: u64,
+    backwards: bool,
+    /// Time and bytes at each replica's last end.
+    end: Vec<(SimTime, [u64; 2])>,
+}
+
+impl Observer for Seen {
+    fn stride(&mut self, view: &StrideView) {
+        let (end, bytes) = self.end[view.replica];
+        self.backwards |= view.start < end || view.end < view.start;
+        self.backwards |= view.link_bytes[0] < bytes[0] || view.link_bytes[1] < bytes[1];
+        self.end[view.replica] = (view.end, view.link_bytes);
+        self.steps += view.steps;
+        self.most_pages = self.most_pages.max(view.used_pages);
+    }
+
+    fn wants_strides(&self) -> bool {
+        true
+    }
+}
+
 fn run(world: &World, stride: Stride) -> (makespan::error::Result<Outcome>, Log) {
+    let mut log = Log::default();
+    let outcome = watch(world, stride, &mut log);
+    log.completed.sort_by_key(|(id, _, _, at)| (*at, *id));
+    log.submitted.sort();
+    log.preempted.sort_by_key(|(id, replica, at)| (*at, *replica, *id));
+    (outcome, log)
+}
+
+fn watch(world: &World, stride: Stride, observer: &mut impl Observer) -> makespan::error::Result<Outcome> {
     let mut settings = world.settings.clone();
     settings.stride = stride;
     let draft_steps = settings.speculation.as_ref().map_or(0, Speculation::draft_tokens);
@@ -205,12 +239,7 @@ fn run(world: &World, stride: Stride) -> (makespan::error::Result<Outcome>, Log)
     fleet.dispatch = world.dispatch;
     fleet.in_flight = world.in_flight;
     fleet.submit_interval = world.submit_interval;
-    let mut log = Log::default();
-    let outcome = simulate(fleet, world.job.clone(), &mut log);
-    log.completed.sort_by_key(|(id, _, _, at)| (*at, *id));
-    log.submitted.sort();
-    log.preempted.sort_by_key(|(id, replica, at)| (*at, *replica, *id));
-    (outcome, log)
+    simulate(fleet, world.job.clone(), observer)
 }
 
 proptest! {
@@ -237,6 +266,21 @@ proptest! {
             (Err(strided), Err(stepwise)) => prop_assert_eq!(strided.to_string(), stepwise.to_string()),
             (strided, stepwise) => prop_assert!(false, "{strided:?} against {stepwise:?}"),
         }
+    }
+
+    #[test]
+    fn who_watches_changes_nothing_and_sees_no_more_than_there_is(world in world()) {
+        let pages = world.settings.kv_pool_tokens / u64::from(world.settings.page_tokens);
+        let mut seen = Seen { end: vec![(SimTime::ZERO, [0; 2]); world.replicas], ..Seen::default() };
+        let watched = watch(&world, Stride::Longest, &mut seen);
+        let (unwatched, _) = run(&world, Stride::Longest);
+        let (Ok(watched), Ok(unwatched)) = (watched, unwatched) else { return Ok(()) };
+        prop_assert_eq!(watched.makespan, unwatched.makespan);
+        prop_assert_eq!(&watched.ledger, &unwatched.ledger);
+        prop_assert!(seen.steps >= watched.steps && seen.most_pages <= pages);
+        prop_assert!(!seen.backwards, "neither time nor bytes fall");
+        // Only a last step of rows that have ended is seen and then taken back.
+        prop_assert!(seen.steps <= watched.steps + world.replicas as u64);
     }
 
     #[test]

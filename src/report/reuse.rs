@@ -9,6 +9,8 @@ use crate::simulation::ReuseTotals;
 /// Reuse and transfers of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ReuseReport {
+    #[serde(skip)]
+    is_cached: bool,
     device_hit_share: f64,
     host_hit_share: f64,
     resumed_pages: f64,
@@ -26,6 +28,7 @@ impl ReuseReport {
         let totals = totals?;
         let link = setup.settings.host.map(|host| host.link.rates.alone.map(|rate| rate as f64 / 1e9));
         Some(ReuseReport {
+            is_cached: totals.asked_pages > 0.0,
             device_hit_share: totals.device_hit_share,
             host_hit_share: totals.host_hit_share,
             resumed_pages: totals.resumed_pages,
@@ -41,15 +44,17 @@ impl ReuseReport {
 
     /// In a line: hits, then bytes each way against the link, then what steps lost.
     pub(super) fn words(&self) -> String {
-        let hits = format!(
-            "prompts found {} on the GPU, {} on the host",
-            percent(self.device_hit_share),
-            percent(self.host_hit_share)
-        );
-        let (Some(to_device), Some(to_host)) = (self.link_h2d_gb_per_s, self.link_d2h_gb_per_s) else { return hits };
+        let hits = self.is_cached.then(|| {
+            let (device, host) = (percent(self.device_hit_share), percent(self.host_hit_share));
+            format!("prompts found {device} on the GPU, {host} on the host")
+        });
+        let (Some(to_device), Some(to_host)) = (self.link_h2d_gb_per_s, self.link_d2h_gb_per_s) else {
+            return hits.unwrap_or_default();
+        };
         format!(
-            "{hits}; {:.3} GB/s read back ({} of {to_device:.0}), {:.3} GB/s written ({} of {to_host:.0}); steps waited {} \
-             of the time and were {} longer",
+            "{}{:.3} GB/s read back ({} of {to_device:.0}), {:.3} GB/s written ({} of {to_host:.0}); steps waited {} of the \
+             time and were {} longer",
+            hits.map_or(String::new(), |hits| format!("{hits}; ")),
             self.h2d_gb_per_s,
             percent(self.h2d_gb_per_s / to_device),
             self.d2h_gb_per_s,

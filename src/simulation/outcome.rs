@@ -67,6 +67,8 @@ pub struct ReplicaOutcome {
 /// Reuse and transfers of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReuseTotals {
+    /// Prompt pages that new requests asked the cache for; 0 without one.
+    pub asked_pages: f64,
     /// Bytes per second over the link of one GPU, to device and to host.
     pub bytes_per_s: [f64; 2],
     /// Share of the prompt pages of new requests that were found on the device.
@@ -178,10 +180,12 @@ impl Outcome {
         }
         let time = self.makespan.as_s().max(f64::MIN_POSITIVE) * parts.len() as f64;
         let sum = |of: &dyn Fn(&ReuseOutcome) -> u64| parts.iter().map(|part| of(part) as f64).sum::<f64>();
-        let asked = sum(&|part| part.cache.asked_pages).max(1.0);
+        let asked_pages = sum(&|part| part.cache.asked_pages);
+        let asked = asked_pages.max(1.0);
         let waited =
             |of: &dyn Fn(&Counters) -> Span| self.replicas.iter().map(|it| of(&it.counters).as_s()).sum::<f64>();
         Some(ReuseTotals {
+            asked_pages,
             bytes_per_s: [0, 1].map(|way| sum(&|part| part.bytes[way]) / time),
             device_hit_share: sum(&|part| part.cache.device_hit_pages) / asked,
             host_hit_share: sum(&|part| part.cache.host_hit_pages) / asked,

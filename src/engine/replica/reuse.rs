@@ -114,10 +114,10 @@ impl Reuse {
         true
     }
 
-    /// Bytes and busy time to the host that the links have not seen.
-    pub(super) fn unseen(&self) -> (u64, Span) {
+    /// Bytes moved and busy time to the host by `now` that the links have not seen.
+    pub(super) fn unseen(&self, now: SimTime) -> (u64, Span) {
         let before = self.host.as_ref().map_or((0, Span::ZERO), |host| host.before);
-        self.write_only.as_ref().map_or(before, |lane| (lane.bytes, lane.busy))
+        self.write_only.as_ref().map_or(before, |lane| lane.moved(now))
     }
 
     fn insert(&mut self, counts: bool) -> Inserted {
@@ -293,14 +293,15 @@ impl Replica {
     /// From now on every block is kept: those of running requests come into the cache, copies in flight onto the links.
     pub(super) fn keep_blocks(&mut self, now: SimTime) {
         let Some(reuse) = &mut self.reuse else { return };
-        let Some(mut lane) = reuse.write_only.take() else { return };
+        let Some(lane) = reuse.write_only.take() else { return };
         if let Some(host) = &mut reuse.host {
-            for flight in lane.hand_over() {
+            let (flights, before) = lane.hand_over();
+            host.before = before;
+            for flight in flights {
                 let Copy { bytes, pieces } = flight.copy;
                 host.links.start(flight.started, GPU, Direction::ToHost, bytes, pieces, 0);
             }
             host.links.advance(now);
-            (host.before.0, host.before.1) = (lane.bytes, lane.busy);
         }
         for slot in self.running.clone() {
             if self.slots[slot as usize].as_ref().is_some_and(|sequence| sequence.prefilled > 0) {

@@ -140,7 +140,7 @@ impl Replica {
         // A copy is moved on: who watches changes nothing.
         let mut links = host.links.clone();
         links.advance(now);
-        let (unseen, _) = reuse.unseen();
+        let (unseen, _) = reuse.unseen(now);
         [links.traffic(GPU, Direction::ToDevice).bytes(), links.traffic(GPU, Direction::ToHost).bytes() + unseen]
     }
 
@@ -149,7 +149,7 @@ impl Replica {
         let reuse = self.reuse.as_ref()?;
         let host = reuse.host.as_ref();
         let of = |way| host.map_or(Traffic::default(), |host| host.links.traffic(GPU, way));
-        let (bytes, busy) = reuse.unseen();
+        let (bytes, busy) = reuse.unseen(self.busy_until);
         Some(ReuseOutcome {
             cache: *reuse.cache.counters(),
             cached_pages: reuse.cache.device_pages(),

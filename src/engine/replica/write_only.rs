@@ -18,6 +18,8 @@ const ROOMY: u64 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub started: SimTime,
+    /// When its first byte moves, behind those before it.
+    begin: SimTime,
     pub end: SimTime,
     pub copy: Copy,
     pub pages: u64,
@@ -31,8 +33,8 @@ pub(super) struct WriteOnly {
     ppm: u128,
     /// Copies since the link was last idle.
     flights: Vec<Flight>,
-    pub bytes: u64,
-    pub busy: Span,
+    bytes: u64,
+    busy: Span,
     /// What the next decode step is longer by.
     slowed: Span,
 }
@@ -69,7 +71,7 @@ impl WriteOnly {
         }
         let begin = self.flights.last().map_or(now, |last| last.end);
         let time = self.link.time_alone(Direction::ToHost, copy.bytes, copy.pieces);
-        self.flights.push(Flight { started: now, end: begin + time, copy, pages });
+        self.flights.push(Flight { started: now, begin, end: begin + time, copy, pages });
         self.bytes += copy.bytes;
         self.busy += time;
         self.slowed += Span(time.0 * self.ppm / 1_000_000);
@@ -77,13 +79,25 @@ impl WriteOnly {
         flying + used <= pool / ROOMY
     }
 
+    /// Bytes moved and time spent on them by `now`.
+    pub(super) fn moved(&self, now: SimTime) -> (u64, Span) {
+        let (mut bytes, mut busy) = (self.bytes, self.busy);
+        for flight in self.flights.iter().rev().take_while(|flight| flight.end > now) {
+            let left = flight.end.since(flight.begin.max(now));
+            let time = flight.end.since(flight.begin);
+            bytes -= (u128::from(flight.copy.bytes) * left.0).div_ceil(time.0.max(1)) as u64;
+            busy = busy - left;
+        }
+        (bytes, busy)
+    }
+
     /// What the coming decode step is longer by.
     pub(super) fn take_slowed(&mut self) -> Span {
         std::mem::take(&mut self.slowed)
     }
 
-    /// Gives the copies up to links that move them on from their starts; their part of the totals goes with them.
-    pub(super) fn hand_over(&mut self) -> Vec<Flight> {
+    /// Gives the copies up to links that move them on from their starts, and the bytes and busy time of those before.
+    pub(super) fn hand_over(mut self) -> (Vec<Flight>, (u64, Span)) {
         let flights = std::mem::take(&mut self.flights);
         for flight in &flights {
             self.bytes -= flight.copy.bytes;
@@ -91,6 +105,6 @@ impl WriteOnly {
         if let (Some(first), Some(last)) = (flights.first(), flights.last()) {
             self.busy = self.busy - last.end.since(first.started);
         }
-        flights
+        (flights, (self.bytes, self.busy))
     }
 }
