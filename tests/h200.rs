@@ -15,7 +15,7 @@ use harness::Job;
 use makespan::cost::{CONTEXT_UNIT_BITS, CapturedGraphs, CostParameters, StepCost, StepCostInputs};
 use makespan::engine::observe::{Observer, StrideView, Unobserved};
 use makespan::engine::replica::Replica;
-use makespan::engine::settings::{EngineSettings, PolicySettings, RunningCap, Stride, VllmSettings};
+use makespan::engine::settings::{EngineSettings, PolicySettings, RunningCap, Spill, Stride, VllmSettings};
 use makespan::model::engine::Engine;
 use makespan::model::hardware::{Hardware, Priors};
 use makespan::model::llm::Llm;
@@ -102,7 +102,12 @@ impl Server {
     }
 
     fn run(&self, job: Job, in_flight: InFlight, observer: &mut impl Observer) -> Outcome {
-        let rules = VllmSettings { token_budget: self.step_tokens, reserve_full_prompt: true, watermark: 0.0 };
+        let rules = VllmSettings {
+            token_budget: self.step_tokens,
+            reserve_full_prompt: true,
+            watermark: 0.0,
+            spill: Spill::Recompute,
+        };
         let settings = EngineSettings {
             policy: PolicySettings::Vllm(rules),
             running_cap: self.max_running,
@@ -114,6 +119,9 @@ impl Server {
             computes_finished_rows: self.engine.scheduler.finished_row_computed_in_lag,
             speculation: None,
             stride: Stride::Longest,
+            state_pages_per_request: 0,
+            prefix_cache: None,
+            host: None,
         };
         let interval = if in_flight == InFlight::All { 0.0 } else { SUBMIT_INTERVAL_S };
         let fleet = Fleet {

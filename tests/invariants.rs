@@ -4,12 +4,23 @@
 
 mod harness;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use harness::*;
-use makespan::engine::settings::{EngineSettings, PolicySettings, Stride};
+use makespan::engine::host_tier::{DevicePools, HostSize, HostTierSettings, Layout, ReadBack, WritePolicy};
+use makespan::engine::link::{Copier, LinkSettings, Rates};
+use makespan::engine::observe::{Limit, Observer, StrideView};
+use makespan::engine::prefix_cache::Prompts;
+use makespan::engine::settings::{
+    EngineSettings, HostSettings, PolicySettings, PrefixCacheSettings, Spill, Stride, VllmSettings,
+};
 use makespan::engine::speculation::Speculation;
 use makespan::simulation::{Dispatch, InFlight, Outcome, simulate};
-use makespan::units::Span;
+use makespan::units::{SimTime, Span};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// A random little world.
 #[derive(Clone, Debug)]
@@ -36,15 +47,77 @@ fn policy() -> impl Strategy<Value = PolicySettings> {
                 PolicySettings::Sglang(rules)
             }
         ),
-        (64u64..1500, any::<bool>(), 0.0..0.05).prop_map(|(token_budget, reserve_full_prompt, watermark)| {
-            PolicySettings::Vllm(makespan::engine::settings::VllmSettings {
-                token_budget,
-                reserve_full_prompt,
-                watermark,
-            })
-        }),
+        (64u64..1500, any::<bool>(), 0.0..0.05, any::<bool>()).prop_map(
+            |(token_budget, reserve_full_prompt, watermark, swaps)| {
+                let spill = if swaps { Spill::Running } else { Spill::Recompute };
+                PolicySettings::Vllm(VllmSettings { token_budget, reserve_full_prompt, watermark, spill })
+            }
+        ),
         Just(PolicySettings::Static),
     ]
+}
+
+fn prompts() -> impl Strategy<Value = Prompts> {
+    prop_oneof![
+        3 => Just(Prompts::Distinct),
+        2 => (1u64..20, 1u32..200).prop_map(|(prompts_per_prefix, prefix_tokens)| {
+            Prompts::SharedPrefix { prompts_per_prefix, prefix_tokens }
+        }),
+        4 => (1u64..25, 1u64..6, 0u32..60, 1u32..80).prop_map(|(sessions, turns, system_tokens, turn_tokens)| {
+            Prompts::Sessions { sessions, turns, system_tokens, turn_tokens }
+        }),
+    ]
+}
+
+fn cache() -> impl Strategy<Value = PrefixCacheSettings> {
+    (prompts(), prop::option::of(1u32..20), prop::option::of((4u64..60, 1u64..5))).prop_map(
+        |(prompts, checkpoint_pages, state_slots)| PrefixCacheSettings {
+            prompts: Arc::new(prompts),
+            checkpoint_pages,
+            state_slots: state_slots.filter(|_| checkpoint_pages.is_some()),
+        },
+    )
+}
+
+/// A host whose link moves a prompt in anything from a small part of a step to many steps. Sizes of device pools are
+/// put right by the world.
+fn host() -> impl Strategy<Value = HostSettings> {
+    let tier = (0.05f64..8.0, 0..3u32, any::<bool>(), prop_oneof![Just(1u32), 1u32..60], any::<bool>(), any::<bool>());
+    let link = (1u64..2000, 1u64..2000, 0.5f64..1.0, 0u64..50, any::<bool>(), 0u32..60_000);
+    (tier, link).prop_map(
+        |((ratio, write, parks, at_least, page_first, kernel), (h2d, d2h, both, gap_us, sm, slow))| {
+            let device = DevicePools {
+                page_tokens: 1,
+                page_bytes: 60_000,
+                pages: 1,
+                layers: 10,
+                state_bytes: 0,
+                state_layers: 0,
+                state_slots: 0,
+            };
+            let alone = [h2d * 5_000_000, d2h * 5_000_000];
+            HostSettings {
+                link: LinkSettings {
+                    rates: Rates { alone, both: alone.map(|rate| (rate as f64 * both) as u64) },
+                    submit: Span::from_s(3e-6 * gap_us as f64).unwrap(),
+                    gap: Span::from_s(1e-6 * gap_us as f64).unwrap(),
+                    in_order: true,
+                    copier: if sm { Copier::SmKernel { share_ppm: slow } } else { Copier::CopyEngine },
+                    contention_ppm: [slow, slow / 5],
+                },
+                tier: HostTierSettings {
+                    device,
+                    size: HostSize::Ratio(ratio),
+                    write: [WritePolicy::Through, WritePolicy::ThroughSelective, WritePolicy::Back][write as usize],
+                    read: if parks { ReadBack::BeforePrefill } else { ReadBack::LayerByLayer },
+                    read_tokens_at_least: at_least,
+                    layout: if page_first { Layout::PageFirst } else { Layout::LayerFirst },
+                    kernel_copies: kernel,
+                    read_work: Span(u128::from(slow) * 1_000_000_000_000),
+                },
+            }
+        },
+    )
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -52,11 +125,13 @@ fn world() -> impl Strategy<Value = World> {
     let loads = (0..5u32, 1u32..12, prop::bool::ANY, prop::collection::vec(0.0f64..0.2, 70));
     let engine =
         (policy(), 1u32..20, 620u64..6000, prop::option::of((0.0f64..0.95, 1usize..4)), any::<bool>(), 0u32..3);
-    (lengths, loads, engine, 1usize..4, 0..3u32, any::<u64>()).prop_map(
+    let memory = (prop::option::of(cache()), prop::option::of(host()), 0u64..4);
+    (lengths, loads, engine, memory, 1usize..4, 0..3u32, any::<u64>()).prop_map(
         |(
             lengths,
             (load, each, spaced, gaps),
             (policy, cap, pool, speculation, page, lookahead),
+            (cache, host, state_pages),
             replicas,
             dispatch,
             seed,
@@ -72,6 +147,22 @@ fn world() -> impl Strategy<Value = World> {
             }
             if matches!(policy, PolicySettings::Static) {
                 settings.kv_pool_tokens = 1_000_000;
+            } else {
+                settings.prefix_cache = cache;
+                settings.host = host.map(|mut host| {
+                    let hybrid = settings.prefix_cache.as_ref().is_some_and(|cache| cache.checkpoint_pages.is_some());
+                    let device = &mut host.tier.device;
+                    device.page_tokens = settings.page_tokens;
+                    device.page_bytes *= u64::from(settings.page_tokens);
+                    device.pages = settings.kv_pool_tokens / u64::from(settings.page_tokens);
+                    if hybrid {
+                        (device.state_bytes, device.state_layers, device.state_slots) = (3_000_000, 10, 10);
+                    }
+                    host
+                });
+            }
+            if matches!(policy, PolicySettings::Vllm(_)) {
+                settings.state_pages_per_request = state_pages;
             }
             let mut job = Job::new(&lengths).with_draws(seed);
             let mut in_flight = InFlight::All;
@@ -104,7 +195,41 @@ fn world() -> impl Strategy<Value = World> {
     )
 }
 
+/// What a watcher of stretches sees.
+#[derive(Default)]
+struct Seen {
+    steps: u64,
+    most_pages: u64,
+    backwards: bool,
+    /// Time and bytes at each replica's last end.
+    end: Vec<(SimTime, [u64; 2])>,
+}
+
+impl Observer for Seen {
+    fn stride(&mut self, view: &StrideView) {
+        let (end, bytes) = self.end[view.replica];
+        self.backwards |= view.start < end || view.end < view.start;
+        self.backwards |= view.link_bytes[0] < bytes[0] || view.link_bytes[1] < bytes[1];
+        self.end[view.replica] = (view.end, view.link_bytes);
+        self.steps += view.steps;
+        self.most_pages = self.most_pages.max(view.used_pages);
+    }
+
+    fn wants_strides(&self) -> bool {
+        true
+    }
+}
+
 fn run(world: &World, stride: Stride) -> (makespan::error::Result<Outcome>, Log) {
+    let mut log = Log::default();
+    let outcome = watch(world, stride, &mut log);
+    log.completed.sort_by_key(|(id, _, _, at)| (*at, *id));
+    log.submitted.sort();
+    log.preempted.sort_by_key(|(id, replica, at)| (*at, *replica, *id));
+    (outcome, log)
+}
+
+fn watch(world: &World, stride: Stride, observer: &mut impl Observer) -> makespan::error::Result<Outcome> {
     let mut settings = world.settings.clone();
     settings.stride = stride;
     let draft_steps = settings.speculation.as_ref().map_or(0, Speculation::draft_tokens);
@@ -113,16 +238,11 @@ fn run(world: &World, stride: Stride) -> (makespan::error::Result<Outcome>, Log)
     fleet.dispatch = world.dispatch;
     fleet.in_flight = world.in_flight;
     fleet.submit_interval = world.submit_interval;
-    let mut log = Log::default();
-    let outcome = simulate(fleet, world.job.clone(), &mut log);
-    log.completed.sort_by_key(|(id, _, _, at)| (*at, *id));
-    log.submitted.sort();
-    log.preempted.sort_by_key(|(id, replica, at)| (*at, *replica, *id));
-    (outcome, log)
+    simulate(fleet, world.job.clone(), observer)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn strided_equals_stepwise(world in world()) {
@@ -136,10 +256,30 @@ proptest! {
                 prop_assert_eq!(strided.recomputed_tokens, stepwise.recomputed_tokens);
                 prop_assert_eq!(strided.makespan, stepwise.makespan);
                 prop_assert_eq!(&strided.ledger, &stepwise.ledger);
+                for (strided, stepwise) in strided.replicas.iter().zip(&stepwise.replicas) {
+                    prop_assert_eq!(strided.counters.stall_time, stepwise.counters.stall_time);
+                    prop_assert_eq!(strided.counters.slowed_time, stepwise.counters.slowed_time);
+                    prop_assert_eq!(&strided.reuse, &stepwise.reuse);
+                }
             }
             (Err(strided), Err(stepwise)) => prop_assert_eq!(strided.to_string(), stepwise.to_string()),
             (strided, stepwise) => prop_assert!(false, "{strided:?} against {stepwise:?}"),
         }
+    }
+
+    #[test]
+    fn who_watches_changes_nothing_and_sees_no_more_than_there_is(world in world()) {
+        let pages = world.settings.kv_pool_tokens / u64::from(world.settings.page_tokens);
+        let mut seen = Seen { end: vec![(SimTime::ZERO, [0; 2]); world.replicas], ..Seen::default() };
+        let watched = watch(&world, Stride::Longest, &mut seen);
+        let (unwatched, _) = run(&world, Stride::Longest);
+        let (Ok(watched), Ok(unwatched)) = (watched, unwatched) else { return Ok(()) };
+        prop_assert_eq!(watched.makespan, unwatched.makespan);
+        prop_assert_eq!(&watched.ledger, &unwatched.ledger);
+        prop_assert!(seen.steps >= watched.steps && seen.most_pages <= pages);
+        prop_assert!(!seen.backwards, "neither time nor bytes fall");
+        // Only a last step of rows that have ended is seen and then taken back.
+        prop_assert!(seen.steps <= watched.steps + world.replicas as u64);
     }
 
     #[test]
@@ -180,6 +320,65 @@ proptest! {
         prop_assert!(outcome.peak_pool_share <= 1.0 && outcome.mean_pool_share <= 1.0);
         for replica in &outcome.replicas {
             prop_assert!(replica.counters.peak_running <= world.settings.running_cap);
+            let Some(reuse) = replica.reuse else { continue };
+            // Pages come into the cache as new ones or from the host, and leave it by eviction.
+            let (cache, kept) = (reuse.cache, reuse.cached_pages);
+            prop_assert_eq!(cache.inserted_pages + cache.loaded_pages, cache.evicted_pages + kept);
+            prop_assert!(cache.device_hit_pages + cache.host_hit_pages <= cache.asked_pages);
+            let Some(host) = world.settings.host else { continue };
+            // Nothing runs faster than its link, and no direction is busy for longer than the run.
+            for way in 0..2 {
+                let most = host.link.rates.alone[way] as f64 * reuse.busy[way].as_s();
+                prop_assert!(reuse.bytes[way] as f64 <= most + 1.0);
+                prop_assert!(reuse.busy[way] <= outcome.makespan.since(SimTime::ZERO));
+            }
+            // What is read was written, or was swapped.
+            let tier = reuse.tier.unwrap();
+            prop_assert!(tier.read_pages == 0 || tier.written_bytes > 0);
         }
+    }
+}
+
+/// The worlds above are worth something only if they reach what they are to check.
+#[test]
+fn worlds_reach_hits_reads_writes_stalls_and_swaps() {
+    let mut runner = TestRunner::deterministic();
+    let mut reached: BTreeMap<&str, u32> = BTreeMap::new();
+    for _ in 0..1500 {
+        let world = world().new_tree(&mut runner).unwrap().current();
+        let (Ok(outcome), _) = run(&world, Stride::Longest) else {
+            *reached.entry("impossible").or_default() += 1;
+            continue;
+        };
+        for replica in &outcome.replicas {
+            let Some(reuse) = replica.reuse else { continue };
+            let (cache, tier) = (reuse.cache, reuse.tier.unwrap_or_default());
+            let hybrid = world.settings.prefix_cache.as_ref().is_some_and(|cache| cache.checkpoint_pages.is_some());
+            let swaps = matches!(world.settings.policy, PolicySettings::Vllm(rules) if rules.spill == Spill::Running);
+            let back = world.settings.host.is_some_and(|host| host.tier.write == WritePolicy::Back);
+            let vllm = matches!(world.settings.policy, PolicySettings::Vllm(_));
+            for (what, there) in [
+                ("device hits", cache.device_hit_pages > 0),
+                ("host hits", cache.host_hit_pages > 0),
+                ("hybrid hits", hybrid && cache.device_hit_pages > 0),
+                ("resumed", cache.resumed_pages > 0),
+                ("evictions", cache.evicted_pages > 0),
+                ("host evictions", cache.host_evicted_pages > 0),
+                ("writes", tier.written_bytes > 0),
+                ("writes back", back && tier.written_bytes > 0),
+                ("reads of vLLM", vllm && tier.read_bytes > 0),
+                ("reads of SGLang", !vllm && tier.read_bytes > 0),
+                ("below threshold", tier.below_threshold_pages > 0),
+                ("stalls", replica.counters.stall_time > Span::ZERO),
+                ("slowed", replica.counters.slowed_time > Span::ZERO),
+                ("swaps", swaps && replica.counters.preemptions > 0 && reuse.bytes[0] > tier.read_bytes),
+                ("limited by the link", outcome.limit_time[Limit::HostLink as usize] > Span::ZERO),
+            ] {
+                *reached.entry(what).or_default() += u32::from(there);
+            }
+        }
+    }
+    for (what, times) in &reached {
+        assert!(*times >= 5, "{what}: {times} of {reached:?}");
     }
 }

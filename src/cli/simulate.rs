@@ -12,7 +12,7 @@ use makespan::engine::settings::Stride;
 use makespan::error::InputError;
 use makespan::experiment::{JobSource, Setup};
 use makespan::random::Streams;
-use makespan::report::{SimulateReport, Tally};
+use makespan::report::{SimulateReport, SliceTrace, Tally, Timeline, TimelineScale};
 use makespan::units::SimTime;
 
 use super::{ScenarioArgs, print};
@@ -33,6 +33,12 @@ pub(super) struct Simulate {
     /// Write one row per request: lengths, times, replica, preemptions
     #[arg(long, value_name = "FILE")]
     requests_csv: Option<PathBuf>,
+    /// Write running, waiting, KV, slots and link use over time as CSV
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Write the stretches of steps as a trace for the Chrome and Perfetto viewers
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Replace files that exist
     #[arg(long)]
     force: bool,
@@ -41,15 +47,16 @@ pub(super) struct Simulate {
 impl Simulate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let scenario = self.scenario.load()?;
-        if let Some(path) = &self.requests_csv
-            && makespan::files::is_file(path)
-            && !self.force
-        {
-            let found = format!("{} exists", path.display());
-            return Err(makespan::error::Error::from(
-                InputError::new(found, "name another file, or add --force").key("--requests-csv"),
-            )
-            .into());
+        let files = [("--requests-csv", &self.requests_csv), ("--timeline", &self.timeline), ("--trace", &self.trace)];
+        for (key, path) in files {
+            if let Some(path) = path
+                && makespan::files::is_file(path)
+                && !self.force
+            {
+                let found = format!("{} exists", path.display());
+                let error = InputError::new(found, "name another file, or add --force").key(key);
+                return Err(makespan::error::Error::from(error).into());
+            }
         }
         if let Some(path) = &self.requests_csv {
             makespan::files::check_writable(path)?;
@@ -59,6 +66,8 @@ impl Simulate {
         let job = JobSource::new(&scenario)?;
         let mut watch = Watch {
             tally: Tally::default(),
+            timeline: self.timeline.as_ref().map(|_| Timeline::new(timeline_scale(&setup))),
+            trace: self.trace.as_ref().map(|_| SliceTrace::default()),
             rows: self.requests_csv.as_ref().map(|_| String::from(HEADER)),
             progress: Progress { bar: None, started, total: job.requests(), done: 0 },
         };
@@ -70,9 +79,25 @@ impl Simulate {
         if let (Some(path), Some(rows)) = (&self.requests_csv, &watch.rows) {
             makespan::files::write(path, rows)?;
         }
+        if let (Some(path), Some(timeline)) = (&self.timeline, &watch.timeline) {
+            makespan::files::write(path, timeline.csv())?;
+        }
+        if let (Some(path), Some(trace)) = (&self.trace, &watch.trace) {
+            makespan::files::write(path, trace.json())?;
+        }
         let wall_s = started.elapsed().as_secs_f64();
         let report = SimulateReport::new(&setup, &outcome, watch.tally, self.scenario.seed, wall_s);
         print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })
+    }
+}
+
+fn timeline_scale(setup: &Setup) -> TimelineScale {
+    let settings = &setup.settings;
+    let state = setup.limits.as_ref().and_then(|limits| limits.state.as_ref());
+    TimelineScale {
+        pool_pages: settings.kv_pool_tokens / u64::from(settings.page_tokens),
+        slots_per_request: state.map_or(0, |state| state.held_per_request.value),
+        link_bytes_per_s: settings.host.map_or([0.0; 2], |host| host.link.rates.alone.map(|rate| rate as f64)),
     }
 }
 
@@ -81,12 +106,25 @@ const HEADER: &str = "request,replica,prompt_tokens,output_tokens,truncated,subm
 /// Counts, rows and progress of one run.
 struct Watch {
     tally: Tally,
+    timeline: Option<Timeline>,
+    trace: Option<SliceTrace>,
     rows: Option<String>,
     progress: Progress,
 }
 
 impl Observer for Watch {
-    fn stride(&mut self, _stride: &StrideView) {}
+    fn stride(&mut self, stride: &StrideView) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.stride(stride);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.stride(stride);
+        }
+    }
+
+    fn wants_strides(&self) -> bool {
+        self.timeline.is_some() || self.trace.is_some()
+    }
 
     fn completed(&mut self, replica: usize, sequence: &Sequence) {
         self.tally.completed(replica, sequence);

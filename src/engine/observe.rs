@@ -20,10 +20,12 @@ pub enum Limit {
     Drain,
     /// The batch of a static server.
     BatchSize,
+    /// Copies between host and GPU: the GPU waits for them for most of a step.
+    HostLink,
 }
 
 /// How many limits there are.
-pub const LIMITS: usize = 7;
+pub const LIMITS: usize = 8;
 
 impl Limit {
     /// All limits, in the order of reports.
@@ -35,6 +37,7 @@ impl Limit {
         Limit::Client,
         Limit::Drain,
         Limit::BatchSize,
+        Limit::HostLink,
     ];
 
     /// The key in JSON.
@@ -47,6 +50,7 @@ impl Limit {
             Limit::Client => "client",
             Limit::Drain => "drain",
             Limit::BatchSize => "batch_size",
+            Limit::HostLink => "host_link",
         }
     }
 
@@ -60,6 +64,7 @@ impl Limit {
             Limit::Client => "requests in flight from the client",
             Limit::Drain => "nothing left to admit",
             Limit::BatchSize => "static batch size",
+            Limit::HostLink => "copies between host and GPU",
         }
     }
 }
@@ -87,6 +92,8 @@ pub struct StrideView {
     pub used_pages: u64,
     /// What kept it from running more.
     pub limit: Limit,
+    /// Bytes that its link has moved by its end, to device and to host.
+    pub link_bytes: [u64; 2],
 }
 
 /// Watches a run. Every method does nothing unless overridden.

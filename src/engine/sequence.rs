@@ -1,6 +1,7 @@
 //! A request's life inside a replica.
 
 use crate::cost::CONTEXT_UNIT_BITS;
+use crate::engine::prefix_cache::NodeId;
 use crate::units::SimTime;
 use crate::workload::Request;
 
@@ -28,6 +29,8 @@ pub struct Progress {
     pub first_token_at: SimTime,
     /// Preemptions so far.
     pub preemptions: u32,
+    /// Pages that wait on the host for it to go on; 0 when it has to be computed again.
+    pub swapped_pages: u64,
 }
 
 /// Where a sequence stands.
@@ -66,8 +69,16 @@ pub struct Sequence {
     pub growth: u64,
     /// Attoseconds that its bounded attention adds to each step.
     pub window_attoseconds: u128,
-    /// Pages it holds while it does not decode: reading its prompt, or finished.
+    /// Pages of its own that it holds while it does not decode: reading its prompt, or finished.
     pub held_pages: u64,
+    /// Pages of the prefix cache that stand for its first tokens.
+    pub shared_pages: u64,
+    /// Where those end, locked; `None` without a prefix cache.
+    pub lock: Option<NodeId>,
+    /// Pages of its prompt at which it keeps a state for others; 0 for none.
+    pub branch_pages: u32,
+    /// True while it waits for pages from the host and takes no part in steps.
+    pub loading: bool,
     /// Submitted, admitted first, first token, last token.
     pub submitted_at: SimTime,
     /// When it was admitted first.
@@ -100,10 +111,10 @@ impl Sequence {
         self.growth * (step - self.start_step)
     }
 
-    /// Pages of `page_tokens` that the step at decode counter `step` needs, look-ahead included.
+    /// Pages of its own, of `page_tokens`, that the step at decode counter `step` needs, look-ahead included.
     pub fn pages(&self, step: u64, page_tokens: u32, lookahead_tokens: u32) -> u64 {
         let whole = (self.context(step) + (1 << CONTEXT_UNIT_BITS) - 1) >> CONTEXT_UNIT_BITS;
-        (whole + u64::from(lookahead_tokens)).div_ceil(u64::from(page_tokens))
+        (whole + u64::from(lookahead_tokens)).div_ceil(u64::from(page_tokens)) - self.shared_pages
     }
 
     /// True when it reads again what it had before a preemption.

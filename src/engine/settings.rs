@@ -1,5 +1,10 @@
 //! What one replica's engine is set to, checked and ready to run.
 
+use std::sync::Arc;
+
+use crate::engine::host_tier::HostTierSettings;
+use crate::engine::link::LinkSettings;
+use crate::engine::prefix_cache::Prompts;
 use crate::engine::speculation::Speculation;
 
 /// How time is moved.
@@ -48,6 +53,44 @@ pub struct EngineSettings {
     pub speculation: Option<Speculation>,
     /// How time is moved.
     pub stride: Stride,
+    /// Pages that each running request holds beside its tokens: recurrent states of engines that keep them in blocks of
+    /// the token pool.
+    pub state_pages_per_request: u64,
+    /// Prefix cache; `None` reads every prompt in full.
+    pub prefix_cache: Option<PrefixCacheSettings>,
+    /// Memory of the host and the link to it; `None` is not used.
+    pub host: Option<HostSettings>,
+}
+
+/// A prefix cache over the token pool.
+#[derive(Clone, Debug)]
+pub struct PrefixCacheSettings {
+    /// What prompts have in common.
+    pub prompts: Arc<Prompts>,
+    /// Pages between checkpoints of recurrent state; `None` for models without.
+    pub checkpoint_pages: Option<u32>,
+    /// State slots, and those that a running request holds outside the cache; checkpoints are kept in the others.
+    pub state_slots: Option<(u64, u64)>,
+}
+
+/// The host side of one replica. Under tensor parallelism every GPU moves its own part over its own link: sizes are
+/// those of one GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct HostSettings {
+    /// The link.
+    pub link: LinkSettings,
+    /// The pool behind the prefix cache, or, where requests are swapped, the room for them.
+    pub tier: HostTierSettings,
+}
+
+/// What becomes of a preempted request's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Spill {
+    /// They are dropped, and computed again as far as no cache has them.
+    #[default]
+    Recompute,
+    /// They are copied to the host and back (vLLM before V1): steps wait for both copies. Needs [`EngineSettings::host`].
+    Running,
 }
 
 /// The rules of one engine family, with their constants.
@@ -93,4 +136,6 @@ pub struct VllmSettings {
     pub reserve_full_prompt: bool,
     /// Share of the pool kept free when a new request is admitted.
     pub watermark: f64,
+    /// What becomes of preempted requests.
+    pub spill: Spill,
 }

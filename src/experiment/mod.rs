@@ -1,6 +1,7 @@
 //! From a scenario to runs: what follows from it, one run, a sweep.
 
 mod jobs;
+mod reuse;
 mod setup;
 mod sweep;
 

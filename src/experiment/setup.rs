@@ -1,6 +1,8 @@
 //! What follows from a scenario: sizes, limits, engine settings, step costs. Nothing here is random but the speeds of
 //! replicas.
 
+use std::sync::Arc;
+
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::cost::collective::AllReduce;
@@ -10,11 +12,13 @@ use crate::engine::memory::{
     VisionTower, VllmFlags, limits,
 };
 use crate::engine::observe::Observer;
+use crate::engine::prefix_cache::Prompts;
 use crate::engine::replica::Replica;
 use crate::engine::settings::{EngineSettings, PolicySettings, RunningCap, SglangSettings, Stride, VllmSettings};
 use crate::engine::speculation::Speculation;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
+use crate::experiment::reuse::{Basis, ReusePlan, prompts, refuse_sharing_without_cache};
 use crate::model::builtin::{Kind, find};
 use crate::model::engine::{Engine, Policy, parse_version};
 use crate::model::hardware::Hardware;
@@ -69,6 +73,7 @@ pub struct Setup {
     all_reduce: Option<AllReduce>,
     step_table: Option<StepTable>,
     draft_steps: u32,
+    reuse: ReusePlan,
 }
 
 /// What to change in a setup before it runs.
@@ -178,7 +183,17 @@ impl Setup {
         };
         let decode_sizes = decode_sizes.into_iter().map(|n| n.min(u64::from(u32::MAX)) as u32).collect();
         let graphs = CapturedGraphs::new(decode_sizes, engine.host.prefill_graph_max_tokens as u32);
-        let settings = engine_settings(scenario, &engine, &found, speculation)?;
+        let basis = Basis {
+            policy: engine.policy,
+            limits: &found,
+            sizes: &sizes,
+            linear_layers: llm.linear_attention.as_ref().map_or(0, |linear| linear.layers),
+            hardware: &hardware,
+            tensor_parallel,
+            drafts: draft_steps > 0,
+        };
+        let reuse = ReusePlan::new(scenario, &basis)?;
+        let settings = engine_settings(scenario, &engine, &found, speculation, &reuse)?;
         let step_table = read_step_table(scenario)?;
         Ok(Setup {
             scenario: scenario.clone(),
@@ -195,6 +210,7 @@ impl Setup {
             all_reduce,
             step_table,
             draft_steps,
+            reuse,
         })
     }
 
@@ -227,8 +243,16 @@ impl Setup {
     /// # Errors
     /// When the concurrency is neither a number nor "all".
     pub fn fleet(&self, streams: Streams, stride: Stride, change: Changes) -> Result<Fleet> {
+        // The prompts of a benchmark are taken to be distinct.
+        let prompts =
+            if change.benchmark_output_tokens.is_some() { Prompts::Distinct } else { prompts(&self.scenario, None)? };
+        self.fleet_for(Arc::new(prompts), streams, stride, change)
+    }
+
+    fn fleet_for(&self, prompts: Arc<Prompts>, streams: Streams, stride: Stride, change: Changes) -> Result<Fleet> {
         let tables = &self.scenario.tables;
         let mut settings = self.settings.clone();
+        settings.prefix_cache = self.reuse.cache(prompts);
         settings.stride = stride;
         if let Some(cap) = change.running_cap {
             settings.running_cap = cap;
@@ -283,8 +307,9 @@ impl Setup {
         observer: &mut O,
     ) -> Result<Outcome> {
         let workload = job.workload(streams)?;
-        let outcome =
-            simulate(self.fleet(streams, stride, Changes::default())?, job.stream(&workload, streams), observer)?;
+        let prompts = Arc::new(prompts(&self.scenario, job.trace.as_deref())?);
+        let fleet = self.fleet_for(prompts, streams, stride, Changes::default())?;
+        let outcome = simulate(fleet, job.stream(&workload, streams), observer)?;
         if outcome.completed == 0 {
             let context = self.scenario.tables.job.context_tokens.unwrap_or_default();
             return Err(Error::Impossible(format!(
@@ -343,6 +368,10 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
         ("disable_overlap_schedule", table.disable_overlap_schedule.is_some(), sglang),
         ("schedule_conservativeness", table.schedule_conservativeness.is_some(), sglang),
         ("draft_copies_shared", table.draft_copies_shared.is_some(), sglang),
+        ("hicache", table.hicache.is_some(), sglang),
+        ("kv_offloading_bytes", table.kv_offloading_bytes.is_some(), vllm),
+        ("spill", table.spill.is_some(), vllm),
+        ("swap_space_bytes", table.swap_space_bytes.is_some(), vllm),
         ("gpu_memory_utilization", table.gpu_memory_utilization.is_some(), vllm),
         ("max_num_seqs", table.max_num_seqs.is_some(), vllm),
         ("max_num_batched_tokens", table.max_num_batched_tokens.is_some(), vllm),
@@ -380,6 +409,7 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
     let unused = match policy {
         Policy::PrefillFirst | Policy::TokenBudget => None,
         Policy::StaticBatch => [
+            ("prefix_cache", table.prefix_cache.is_some()),
             ("max_running", table.max_running.is_some()),
             ("state_slots", table.state_slots.is_some()),
             ("state_slots_per_request", table.state_slots_per_request.is_some()),
@@ -390,6 +420,7 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
         .into_iter()
         .find(|(_, given)| *given),
         Policy::FixedRate => [
+            ("prefix_cache", table.prefix_cache.is_some()),
             ("max_running", table.max_running.is_some()),
             ("kv_pool_tokens", table.kv_pool_tokens.is_some()),
             ("state_slots", table.state_slots.is_some()),
@@ -559,6 +590,7 @@ fn engine_settings(
     engine: &Engine,
     limits: &Limits,
     speculation: Option<Speculation>,
+    reuse: &ReusePlan,
 ) -> Result<EngineSettings> {
     let table = &scenario.tables.engine;
     let job = &scenario.tables.job;
@@ -604,6 +636,7 @@ fn engine_settings(
                 token_budget,
                 reserve_full_prompt: table.scheduler_reserve_full_isl.unwrap_or(true),
                 watermark: table.watermark.unwrap_or(0.0),
+                spill: reuse.spill,
             };
             (PolicySettings::Vllm(rules), running_cap(limits.running_limit))
         }
@@ -624,6 +657,9 @@ fn engine_settings(
         computes_finished_rows: overlap && engine.scheduler.finished_row_computed_in_lag,
         speculation,
         stride: Stride::Longest,
+        state_pages_per_request: reuse.state_pages_per_request,
+        prefix_cache: None,
+        host: reuse.host,
     })
 }
 
@@ -640,6 +676,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
     let Some(rate) = tables.engine.tok_per_s_per_gpu else {
         return Err(scenario.error("engine.tok_per_s_per_gpu", "missing", "give the tokens per second of one GPU"));
     };
+    refuse_sharing_without_cache(scenario, engine.policy)?;
     let unused = [
         ("model", tables.model.is_some()),
         ("fleet.hardware", tables.fleet.hardware.is_some()),
@@ -701,6 +738,9 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         computes_finished_rows: false,
         speculation: None,
         stride: Stride::Longest,
+        state_pages_per_request: 0,
+        prefix_cache: None,
+        host: None,
     };
     let tensor_parallel = tables.fleet.tensor_parallel.unwrap_or(1);
     Ok(Setup {
@@ -718,6 +758,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         all_reduce: None,
         step_table: None,
         draft_steps: 0,
+        reuse: ReusePlan::NOTHING,
     })
 }
 

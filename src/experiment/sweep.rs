@@ -11,7 +11,7 @@ use crate::experiment::setup::{Changes, Setup};
 use crate::measured::{Table, output_tok_per_s, read_about, read_table};
 use crate::model::builtin::{Kind, find};
 use crate::random::Streams;
-use crate::simulation::{InFlight, Outcome, main_limit, simulate};
+use crate::simulation::{InFlight, Outcome, ReuseTotals, main_limit, simulate};
 use crate::units::Span;
 
 /// Points of a sweep without a measured table.
@@ -49,6 +49,8 @@ pub struct SweepPoint {
     pub preemptions: f64,
     /// Shares of GPU time by cause.
     pub ledger: Ledger,
+    /// Reuse and transfers of the first run; `None` without.
+    pub reuse: Option<ReuseTotals>,
 }
 
 /// A sweep over concurrencies.
@@ -196,6 +198,7 @@ fn run_point(setup: &Setup, point: &Point, change: Changes, seed: u64, replicati
         limit: main_limit(&limit_time),
         preemptions: mean(&|outcome| outcome.preemptions as f64),
         ledger,
+        reuse: outcomes.first().and_then(Outcome::reuse),
     })
 }
 

@@ -63,8 +63,28 @@ pub struct Job {
     pub order: Option<String>,
     /// When they arrive.
     pub arrivals: Option<Value>,
+    /// Tokens that prompts begin with in common.
+    pub shared_prefix_tokens: Option<u64>,
+    /// So many requests in a row share one prefix; all of them unless given.
+    pub prompts_per_prefix: Option<u64>,
+    /// Conversations whose prompts repeat the turns before.
+    pub sessions: Option<SessionsTable>,
     /// What the napkin says.
     pub napkin: Option<Napkin>,
+}
+
+/// `[job.sessions]`: requests go round, turn 0 of all conversations, then turn 1 of each, and so on.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionsTable {
+    /// Conversations at a time.
+    pub sessions: u64,
+    /// Turns of each.
+    pub turns: u64,
+    /// Tokens that all conversations begin with.
+    pub system_tokens: Option<u64>,
+    /// Tokens by which a turn, message and answer, lengthens the conversation.
+    pub turn_tokens: u64,
 }
 
 /// How rows of a trace become requests.
@@ -193,6 +213,16 @@ pub struct EngineTable {
     pub mem_fraction: Option<f64>,
     /// Speculative decoding; absent is off.
     pub speculation: Option<SpeculationTable>,
+    /// False: every prompt is read in full, whatever it shares. The engine's own flag unless given.
+    pub prefix_cache: Option<bool>,
+    /// What becomes of preempted requests (vLLM).
+    pub spill: Option<SpillWord>,
+    /// Host memory of one GPU for swapped requests, bytes.
+    pub swap_space_bytes: Option<f64>,
+    /// SGLang: the host tier.
+    pub hicache: Option<HicacheTable>,
+    /// vLLM: host memory of a replica behind its prefix cache, bytes.
+    pub kv_offloading_bytes: Option<f64>,
     /// Efficiencies and fixed costs in place of the priors.
     pub cost: Option<CostTable>,
     /// A CSV file of measured decode steps (columns `batch`, `context_tokens` or `kv_tokens_resident`, `step_ms`) in
@@ -253,6 +283,54 @@ pub struct EngineTable {
 
     /// Transformers.
     pub batch_size: Option<u64>,
+}
+
+/// What becomes of a preempted request's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpillWord {
+    /// Dropped and computed again.
+    Recompute,
+    /// Copied to the host and back, as vLLM did before V1.
+    Running,
+}
+
+/// `[engine.hicache]`: SGLang's host tier.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HicacheTable {
+    /// False: off, whatever else stands here.
+    pub enabled: Option<bool>,
+    /// Size of each host pool over that of the device pool (`--hicache-ratio`).
+    pub ratio: Option<f64>,
+    /// Bytes of each host pool (`--hicache-size`).
+    pub bytes: Option<f64>,
+    /// `--hicache-write-policy`.
+    pub write_policy: Option<WriteWord>,
+    /// `--hicache-io-backend`.
+    pub io_backend: Option<IoBackend>,
+}
+
+/// When the host tier is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteWord {
+    /// On insertion.
+    WriteThrough,
+    /// At the second use.
+    WriteThroughSelective,
+    /// On eviction.
+    WriteBack,
+}
+
+/// What copies between host and GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoBackend {
+    /// Kernels on the multiprocessors.
+    Kernel,
+    /// The copy engine.
+    Direct,
 }
 
 /// `--mamba-scheduler-strategy`.

@@ -1,10 +1,13 @@
 //! Outcomes as text for people and as JSON for scripts. A report is one struct; both forms come from it.
 
 pub mod format;
+mod reuse;
 mod setup;
 mod simulate;
 mod sweep;
+mod timeline;
 
 pub use setup::SetupReport;
 pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;
+pub use timeline::{SliceTrace, Timeline, TimelineScale};

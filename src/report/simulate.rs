@@ -10,6 +10,7 @@ use crate::engine::observe::{Limit, Observer};
 use crate::engine::sequence::Sequence;
 use crate::experiment::Setup;
 use crate::report::format::{duration, percent, rate, thousands, tokens};
+use crate::report::reuse::ReuseReport;
 use crate::simulation::Outcome;
 use crate::units::SECONDS_PER_DAY;
 
@@ -59,6 +60,8 @@ pub struct SimulateReport {
     gpus: u32,
     replicas: u32,
     ledger: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reuse: Option<ReuseReport>,
     napkin_days: Option<f64>,
     memory: Vec<String>,
     wall_s: f64,
@@ -127,6 +130,7 @@ impl SimulateReport {
             gpus: tables.fleet.gpus,
             replicas: setup.replicas,
             ledger,
+            reuse: ReuseReport::new(setup, outcome.reuse()),
             napkin_days: tables.job.napkin.map(|napkin| {
                 requests as f64 * napkin.mean_output_tokens
                     / (napkin.tok_per_s_per_gpu * f64::from(tables.fleet.gpus))
@@ -135,7 +139,15 @@ impl SimulateReport {
             memory: setup.limits.as_ref().map(|limits| limits.messages.clone()).unwrap_or_default(),
             wall_s,
             limit_words: limit,
-            cap_note: setup.cap_note(),
+            cap_note: match (limit, setup.settings.host) {
+                (Some((Limit::HostLink, _)), Some(host)) => {
+                    format!("the link moves at most {:.1} GB/s to the host", host.link.rates.alone[1] as f64 / 1e9)
+                }
+                (Some((Limit::KvPool, _)), _) => {
+                    format!("the pool holds {} tokens", thousands(setup.settings.kv_pool_tokens))
+                }
+                _ => setup.cap_note(),
+            },
             speculation: setup.settings.speculation.is_some(),
             max_tokens: tables.job.max_tokens,
             top_causes,
@@ -242,6 +254,9 @@ impl SimulateReport {
                 percent(self.mean_kv_share)
             ),
         )?;
+        if let Some(reuse) = &self.reuse {
+            line(out, "reuse", reuse.words())?;
+        }
         if let (Some(tpot), Some(ttft)) = (self.tpot_ms, self.ttft_ms) {
             let speculation = self
                 .tokens_per_request_step

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cost::Cause;
 use crate::experiment::{Setup, Sweep};
 use crate::report::format::{percent, rate};
+use crate::report::reuse::ReuseReport;
 
 /// What `sweep` says.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +21,8 @@ pub struct SweepReport {
     plateau_tok_per_s: Option<f64>,
     rms_log_error: Option<f64>,
     running_cap: u32,
+    #[serde(skip)]
+    transfers: Vec<String>,
     #[serde(skip)]
     title: String,
     #[serde(skip)]
@@ -38,6 +41,8 @@ struct Point {
     ttft_ms: Option<f64>,
     tpot_ms: Option<f64>,
     mean_running: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reuse: Option<ReuseReport>,
     limit: Option<&'static str>,
     limit_share: Option<f64>,
     preemptions: f64,
@@ -72,6 +77,7 @@ impl SweepReport {
                     limit: point.limit.map(|(limit, _)| limit.key()),
                     limit_share: point.limit.map(|(_, share)| share),
                     preemptions: point.preemptions,
+                    reuse: ReuseReport::new(setup, point.reuse),
                     limit_words: point.limit.map(|(limit, _)| limit.words()),
                     prefill_share: point.ledger.share(Cause::Prefill) + point.ledger.share(Cause::Recompute),
                 })
@@ -80,6 +86,14 @@ impl SweepReport {
             plateau_tok_per_s: knee.map(|(_, plateau)| plateau),
             rms_log_error: sweep.rms_log_error(),
             running_cap,
+            transfers: sweep
+                .points
+                .iter()
+                .filter_map(|point| {
+                    let reuse = ReuseReport::new(setup, point.reuse)?;
+                    Some(format!("{:>11} {}", point.concurrency, reuse.words()))
+                })
+                .collect(),
             title: setup.scenario.tables.title.clone().unwrap_or_else(|| setup.scenario.name.clone()),
             cap_note: if running_cap == setup.settings.running_cap {
                 setup.cap_note()
@@ -143,6 +157,9 @@ impl SweepReport {
             )?;
         }
         writeln!(out)?;
+        for transfers in &self.transfers {
+            writeln!(out, "{transfers}")?;
+        }
         if let (Some(knee), Some(plateau)) = (self.knee_concurrency, self.plateau_tok_per_s) {
             writeln!(out, "95% of the highest rate ({} tok/s) is reached at concurrency {knee}.", rate(plateau))?;
         }

@@ -6,4 +6,4 @@ mod outcome;
 
 pub use feed::{Dispatch, InFlight, RequestStream};
 pub use fleet::{Fleet, simulate};
-pub use outcome::{Outcome, ReplicaOutcome, main_limit};
+pub use outcome::{Outcome, ReplicaOutcome, ReuseTotals, main_limit};

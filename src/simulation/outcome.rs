@@ -2,7 +2,7 @@
 
 use crate::cost::{Cause, Ledger};
 use crate::engine::observe::{LIMITS, Limit};
-use crate::engine::replica::{Counters, Replica};
+use crate::engine::replica::{Counters, Replica, ReuseOutcome};
 use crate::units::{SimTime, Span};
 
 /// Results of one run.
@@ -60,6 +60,29 @@ pub struct ReplicaOutcome {
     pub finished: SimTime,
     /// Its counters.
     pub counters: Counters,
+    /// What its prefix cache, host tier and link did; `None` without.
+    pub reuse: Option<ReuseOutcome>,
+}
+
+/// Reuse and transfers of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReuseTotals {
+    /// Prompt pages that new requests asked the cache for; 0 without one.
+    pub asked_pages: f64,
+    /// Bytes per second over the link of one GPU, to device and to host.
+    pub bytes_per_s: [f64; 2],
+    /// Share of the prompt pages of new requests that were found on the device.
+    pub device_hit_share: f64,
+    /// And on the host.
+    pub host_hit_share: f64,
+    /// Pages that preempted requests found again.
+    pub resumed_pages: f64,
+    /// Pages evicted from the device.
+    pub evicted_pages: f64,
+    /// Share of the time in which a replica waited for copies.
+    pub stall_share: f64,
+    /// Share of the time by which copies lengthened decode steps.
+    pub slowed_share: f64,
 }
 
 impl Outcome {
@@ -134,7 +157,11 @@ impl Outcome {
             mean_pool_share: if replica_time > 0.0 { page_share_time / replica_time } else { 0.0 },
             replicas: replicas
                 .iter()
-                .map(|replica| ReplicaOutcome { finished: replica.idle_since(), counters: replica.counters().clone() })
+                .map(|replica| ReplicaOutcome {
+                    finished: replica.idle_since(),
+                    counters: replica.counters().clone(),
+                    reuse: replica.reuse(),
+                })
                 .collect(),
         }
     }
@@ -143,6 +170,30 @@ impl Outcome {
     pub fn output_tok_per_s(&self) -> f64 {
         let seconds = self.makespan.as_s();
         if seconds > 0.0 { self.output_tokens as f64 / seconds } else { 0.0 }
+    }
+
+    /// Reuse and transfers of all replicas together; `None` when no replica has a prefix cache or a host side.
+    pub fn reuse(&self) -> Option<ReuseTotals> {
+        let parts: Vec<&ReuseOutcome> = self.replicas.iter().filter_map(|replica| replica.reuse.as_ref()).collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let time = self.makespan.as_s().max(f64::MIN_POSITIVE) * parts.len() as f64;
+        let sum = |of: &dyn Fn(&ReuseOutcome) -> u64| parts.iter().map(|part| of(part) as f64).sum::<f64>();
+        let asked_pages = sum(&|part| part.cache.asked_pages);
+        let asked = asked_pages.max(1.0);
+        let waited =
+            |of: &dyn Fn(&Counters) -> Span| self.replicas.iter().map(|it| of(&it.counters).as_s()).sum::<f64>();
+        Some(ReuseTotals {
+            asked_pages,
+            bytes_per_s: [0, 1].map(|way| sum(&|part| part.bytes[way]) / time),
+            device_hit_share: sum(&|part| part.cache.device_hit_pages) / asked,
+            host_hit_share: sum(&|part| part.cache.host_hit_pages) / asked,
+            resumed_pages: sum(&|part| part.cache.resumed_pages),
+            evicted_pages: sum(&|part| part.cache.evicted_pages),
+            stall_share: waited(&|counters| counters.stall_time) / time,
+            slowed_share: waited(&|counters| counters.slowed_time) / time,
+        })
     }
 
     /// The limit that held for the longest time, with its share of the working time.

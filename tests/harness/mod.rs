@@ -7,7 +7,9 @@ use makespan::cost::{CapturedGraphs, CostParameters, StepCost, StepCostInputs};
 use makespan::engine::observe::Observer;
 use makespan::engine::replica::Replica;
 use makespan::engine::sequence::Sequence;
-use makespan::engine::settings::{EngineSettings, PolicySettings, RunningCap, SglangSettings, Stride, VllmSettings};
+use makespan::engine::settings::{
+    EngineSettings, PolicySettings, RunningCap, SglangSettings, Spill, Stride, VllmSettings,
+};
 use makespan::model::sizes::{Arithmetic, KvSizes, ModelSizes};
 use makespan::random::Streams;
 use makespan::simulation::{Dispatch, Fleet, InFlight, RequestStream};
@@ -93,7 +95,7 @@ pub fn constant_cost(seconds: f64) -> StepCost {
 }
 
 pub fn vllm() -> VllmSettings {
-    VllmSettings { token_budget: 2048, reserve_full_prompt: true, watermark: 0.0 }
+    VllmSettings { token_budget: 2048, reserve_full_prompt: true, watermark: 0.0, spill: Spill::Recompute }
 }
 
 pub fn sglang() -> SglangSettings {
@@ -123,6 +125,9 @@ pub fn settings(policy: PolicySettings, running_cap: u32, kv_pool_tokens: u64) -
         computes_finished_rows: sglang,
         speculation: None,
         stride: Stride::Longest,
+        state_pages_per_request: 0,
+        prefix_cache: None,
+        host: None,
     }
 }
 

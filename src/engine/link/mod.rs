@@ -267,6 +267,21 @@ impl HostLinks {
         self.transfers.iter().map(|transfer| transfer.end).min().filter(|end| *end != SimTime::NEVER)
     }
 
+    /// When `id` ends if nothing else starts; the present time when it has ended.
+    pub fn end_of(&self, id: TransferId) -> SimTime {
+        let end = |links: &HostLinks| links.transfers.iter().find(|transfer| transfer.id == id).map(|found| found.end);
+        if let (Some(end), true) = (end(self), self.transfers.len() == 1) {
+            return end;
+        }
+        let mut ahead = self.clone();
+        while end(&ahead).is_some()
+            && let Some(next) = ahead.next_end()
+        {
+            ahead.run_to(next);
+        }
+        ahead.settled_at
+    }
+
     /// Moves time to `now` and returns what has ended since the last call, in order of their ends.
     pub fn advance(&mut self, now: SimTime) -> Vec<Finished> {
         self.run_to(now);

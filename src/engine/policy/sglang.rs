@@ -27,7 +27,8 @@ pub(super) fn plan<O: Observer>(
     if !replica.chunks.is_empty() {
         return Ok(Verdict { limit, ..Verdict::default() });
     }
-    let retracted = replica.rows > 0 && !replica.fits() && retract(replica, rules, now, queue, observer)?;
+    let lacks_room = replica.rows > 0 && !replica.fits() && !(replica.wait_for_writes() && replica.fits());
+    let retracted = lacks_room && retract(replica, rules, now, queue, observer)?;
     Ok(Verdict { limit, replan: retracted, ..Verdict::default() })
 }
 
@@ -82,17 +83,30 @@ fn admit(
         let reserve = (replica.policy.max_new_tokens(&head.request).saturating_sub(u64::from(generated)))
             .min(rules.reserve_clip_tokens)
             .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
-        let needed = goal + reserve + u64::from(replica.settings.page_tokens);
-        let left = *tokens_left.get_or_insert_with(|| free_tokens(replica, rules));
+        let request = head.request;
+        let locked = replica.open_pages();
+        let hit = replica.find_prefix(&request, goal);
+        // What a hit keeps from eviction is no longer free; what it has on the device is not charged.
+        let page_tokens = u64::from(replica.settings.page_tokens);
+        let newly_locked = (locked - replica.open_pages()) * page_tokens;
+        let charged = goal - hit.map_or(0, |hit| hit.device_pages * page_tokens);
+        let needed = charged + reserve + page_tokens;
+        let left = match tokens_left {
+            Some(left) => left - newly_locked as f64,
+            None => free_tokens(replica, rules),
+        };
         if needed as f64 >= left && replica.occupied() > 0 {
+            replica.decline(hit);
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
-        tokens_left = Some(left - (goal + reserve) as f64);
+        tokens_left = Some(left - (charged + reserve) as f64);
         let Some(waiting) = queue.take() else { return Ok(None) };
-        let slot = replica.admit(waiting, goal as u32, now);
-        let tokens = goal.min(chunk_left);
-        if tokens < goal {
+        let start = replica.resume(&waiting, hit, now);
+        let left_to_read = goal - u64::from(start.tokens);
+        let slot = replica.admit(waiting, goal as u32, start, now);
+        let tokens = left_to_read.min(chunk_left);
+        if tokens < left_to_read {
             replica.policy.chunked = Some(slot);
         }
         chunk_left -= tokens;
@@ -103,8 +117,10 @@ fn admit(
 
 /// Free tokens less what the running requests are expected to write.
 fn free_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
-    let pool = (replica.pool_pages * u64::from(replica.settings.page_tokens)) as f64;
-    let used = (replica.context_tokens() + replica.held_pages * u64::from(replica.settings.page_tokens)) as f64
+    let page_tokens = u64::from(replica.settings.page_tokens);
+    let pool = (replica.open_pages() * page_tokens) as f64;
+    let used = (replica.context_tokens() + replica.held_pages * page_tokens) as f64
+        - (replica.shared_pages() * page_tokens) as f64
         + f64::from(replica.rows) * f64::from(1 + replica.settings.lookahead_tokens);
     let ratio = if rules.ignore_eos { 1.0 } else { ratio(replica, rules) };
     pool - used - ratio * reserved_tokens(replica, rules)
@@ -179,7 +195,7 @@ fn retract<O: Observer>(
         };
         replica.preempt(victim, now, false, queue, observer);
         let stay = live(replica);
-        let free = replica.pool_pages.saturating_sub(replica.used_pages()) * u64::from(replica.settings.page_tokens);
+        let free = replica.open_pages().saturating_sub(replica.used_pages()) * u64::from(replica.settings.page_tokens);
         if replica.fits() && free >= rules.retract_tokens * stay.len() as u64
             || stay.len() == 1 && replica.fits()
             || alone(replica, &stay)

@@ -3,7 +3,7 @@
 
 use crate::engine::observe::Limit;
 use crate::engine::policy::Verdict;
-use crate::engine::replica::{Chunk, Queue, Replica};
+use crate::engine::replica::{Chunk, Queue, Replica, Start};
 use crate::error::{Error, Result};
 use crate::units::SimTime;
 
@@ -22,7 +22,7 @@ pub(super) fn plan(replica: &mut Replica, now: SimTime, known: SimTime, queue: &
         longest_prompt = longest_prompt.max(waiting.request.prompt_tokens);
         longest_output = longest_output.max(waiting.request.output_tokens);
         let tokens = waiting.request.prompt_tokens;
-        let slot = replica.admit(waiting, tokens, now);
+        let slot = replica.admit(waiting, tokens, Start::default(), now);
         replica.chunks.push(Chunk { slot, tokens });
     }
     let rows = replica.chunks.len() as u64;

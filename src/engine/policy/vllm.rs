@@ -18,13 +18,19 @@ pub(super) fn plan<O: Observer>(
     observer: &mut O,
 ) -> Result<Verdict> {
     let mut preempted = false;
-    while !replica.fits() && preempt_last(replica, now, queue, observer)? {
+    while !replica.fits() {
+        if replica.wait_for_writes() {
+            continue;
+        }
+        if !preempt_last(replica, now, queue, observer)? {
+            break;
+        }
         preempted = true;
     }
     let width = replica.settings.speculation.as_ref().map_or(1, |s| u64::from(s.draft_tokens()) + 1);
     let mut budget = rules.token_budget.saturating_sub(u64::from(replica.rows) * width);
     preempted |= continue_prompts(replica, rules, &mut budget, now, queue, observer)?;
-    let limit = if preempted { Some(Limit::KvPool) } else { admit(replica, rules, budget, now, known, queue)? };
+    let limit = if preempted { Some(Limit::KvPool) } else { admit(replica, rules, budget, width, now, known, queue)? };
     Ok(Verdict { limit, decodes_beside_prefill: true, replan: preempted })
 }
 
@@ -74,7 +80,8 @@ fn continue_prompts<O: Observer>(
     }
     let mut preempted = false;
     for slot in replica.running.clone() {
-        let Some(sequence) = replica.slots[slot as usize].as_ref().filter(|s| s.phase == Phase::Prefill) else {
+        let Some(sequence) = replica.slots[slot as usize].as_ref().filter(|s| s.phase == Phase::Prefill && !s.loading)
+        else {
             continue;
         };
         let admission = sequence.admission;
@@ -84,8 +91,14 @@ fn continue_prompts<O: Observer>(
         }
         if !rules.reserve_full_prompt {
             let wanted = replica.pages(u64::from(sequence.prefilled) + tokens);
-            let grown = wanted.saturating_sub(sequence.held_pages);
-            while replica.used_pages() + grown > replica.pool_pages && preempt_last(replica, now, queue, observer)? {
+            let grown = wanted.saturating_sub(sequence.held_pages + sequence.shared_pages);
+            while replica.used_pages() + grown > replica.open_pages() {
+                if replica.wait_for_writes() {
+                    continue;
+                }
+                if !preempt_last(replica, now, queue, observer)? {
+                    break;
+                }
                 preempted = true;
                 if replica.slots[slot as usize].as_ref().is_none_or(|s| s.admission != admission) {
                     break;
@@ -111,6 +124,7 @@ fn admit(
     replica: &mut Replica,
     rules: &VllmSettings,
     mut budget: u64,
+    width: u64,
     now: SimTime,
     known: SimTime,
     queue: &mut impl Queue,
@@ -124,28 +138,47 @@ fn admit(
             replica.policy.full = Some(replica.cap_limit());
             return Ok(replica.policy.full);
         }
-        if budget == 0 {
+        let swapped = head.progress.is_some_and(|progress| progress.swapped_pages > 0);
+        if budget < if swapped { width } else { 1 } {
             return Ok(Some(Limit::PrefillBudget));
         }
         let generated = head.progress.map_or(0, |progress| progress.generated_tokens);
         let goal = u64::from(head.request.prompt_tokens + generated);
-        let tokens = goal.min(budget);
-        let held = if rules.reserve_full_prompt { goal } else { tokens };
         // The watermark keeps pages free when a new request is admitted, not when one resumes.
         let watermark = if head.progress.is_some() { 0.0 } else { rules.watermark * replica.pool_pages as f64 };
-        let wanted = replica.pages(held) + watermark as u64;
+        let extra = watermark as u64 + replica.settings.state_pages_per_request;
         let request = head.request;
         let longest = u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
-        if replica.pages(longest) > replica.pool_pages {
+        if replica.pages(longest) + replica.settings.state_pages_per_request > replica.pool_pages {
             return Err(too_large(request.id, request.prompt_tokens, request.output_tokens, replica));
         }
+        let hit = if swapped { None } else { replica.find_prefix(&request, goal) };
+        let (device, all) = hit.map_or((0, 0), |hit| (hit.device_pages, hit.device_pages + hit.host_pages));
+        let cached_tokens = all * u64::from(replica.settings.page_tokens);
+        let held = if rules.reserve_full_prompt || swapped {
+            goal
+        } else {
+            cached_tokens + (goal - cached_tokens).min(budget)
+        };
+        let wanted = replica.pages(held) - device + extra;
         if !replica.has_free_pages(wanted) {
+            replica.decline(hit);
             // Free pages only shrink until a request leaves.
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
         let Some(waiting) = queue.take() else { return Ok(None) };
-        let slot = replica.admit(waiting, held as u32, now);
+        let start = replica.resume(&waiting, hit, now);
+        let tokens = (goal - u64::from(start.tokens)).min(budget);
+        let loading = start.is_loading();
+        let slot = replica.admit(waiting, held as u32, start, now);
+        if swapped {
+            budget -= width;
+            continue;
+        }
+        if loading {
+            continue;
+        }
         budget -= tokens;
         replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
     }

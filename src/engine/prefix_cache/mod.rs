@@ -45,6 +45,8 @@ pub struct Hit {
     pub device_end: NodeId,
     /// Where the whole usable part ends: what [`PrefixCache::load_back`] reads up to.
     pub end: NodeId,
+    /// Pages at which a state would have made more of the match usable: worth keeping one there. 0 for none.
+    pub branch_pages: u32,
 }
 
 /// What an insertion did.
@@ -95,6 +97,8 @@ pub struct PrefixCache {
     tree: Tree,
     /// Pages between state checkpoints; `None` for models without recurrent state.
     checkpoint_pages: Option<u32>,
+    /// True when blocks lose pages one by one, the last first (vLLM); else they are given up as a whole (SGLang).
+    evicts_pages: bool,
     tick: u64,
     device_pages: u64,
     protected_pages: u64,
@@ -112,6 +116,7 @@ impl PrefixCache {
         PrefixCache {
             tree: Tree::new(),
             checkpoint_pages: checkpoint_pages.map(|pages| pages.max(1)),
+            evicts_pages: false,
             tick: 0,
             device_pages: 0,
             protected_pages: 0,
@@ -121,6 +126,13 @@ impl PrefixCache {
             counters: CacheCounters::default(),
             path: Vec::new(),
         }
+    }
+
+    /// The same, of an engine that evicts page by page.
+    #[must_use]
+    pub fn evicting_pages(mut self) -> PrefixCache {
+        self.evicts_pages = true;
+        self
     }
 
     /// Pages of the device pool that it holds.
@@ -184,6 +196,13 @@ impl PrefixCache {
         hit
     }
 
+    /// Counts a lookup of a new request that cannot find anything, of one block of `pages`.
+    pub fn count_miss(&mut self, pages: u64) {
+        self.counters.lookups += 1;
+        self.counters.asked_blocks += u64::from(pages > 0);
+        self.counters.asked_pages += pages;
+    }
+
     fn find(&self, blocks: &[Block], mut seen: impl FnMut(NodeId)) -> Hit {
         let mut hit = Hit {
             device_blocks: 0,
@@ -193,6 +212,7 @@ impl PrefixCache {
             host_states: 0,
             device_end: ROOT,
             end: ROOT,
+            branch_pages: 0,
         };
         // What was matched, before hits are cut to a checkpoint: pages, and pages on the device.
         let (mut matched, mut on_device, mut device_closed) = (0, 0, true);
@@ -226,6 +246,12 @@ impl PrefixCache {
             }
             if both < block.pages {
                 break;
+            }
+        }
+        if let Some(interval) = self.checkpoint_pages {
+            let aligned = matched / u64::from(interval) * u64::from(interval);
+            if aligned > hit.device_pages + hit.host_pages {
+                hit.branch_pages = aligned as u32;
             }
         }
         let mut pages = 0;
@@ -289,6 +315,20 @@ impl PrefixCache {
         }
         self.tree.offer(at);
         inserted
+    }
+
+    /// Keeps a state at `position` pages of a prompt that is in the cache: where another one left it (SGLang's branching
+    /// checkpoint).
+    pub fn keep_state_at(&mut self, blocks: &[Block], position: u32) {
+        let (mut at, mut end) = (ROOT, 0);
+        for block in blocks {
+            let Some(child) = self.tree.child(at, block.id) else { return };
+            end += block.pages;
+            if position <= end {
+                return self.keep_state(child, position);
+            }
+            at = child;
+        }
     }
 
     fn keep_state(&mut self, id: NodeId, position: u32) {
@@ -365,7 +405,15 @@ impl PrefixCache {
     pub fn shrink_to(&mut self, pages: u64) -> bool {
         while self.device_pages > pages {
             let Some(victim) = self.next_victim() else { return false };
-            self.evict(victim);
+            let excess = self.device_pages - pages;
+            let node = &mut self.tree[victim];
+            if self.evicts_pages && u64::from(node.pages) > excess {
+                node.pages -= excess as u32;
+                self.device_pages -= excess;
+                self.counters.evicted_pages += excess;
+            } else {
+                self.evict(victim);
+            }
         }
         true
     }
