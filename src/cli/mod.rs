@@ -1,5 +1,6 @@
 //! The commands: read, call, show. A file per command.
 
+mod calibrate;
 mod list;
 mod show;
 mod simulate;
@@ -28,6 +29,8 @@ enum Command {
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
     Sweep(sweep::Sweep),
+    /// Fit the unknowns to a measured table: values, what the table taught, residuals
+    Calibrate(calibrate::Calibrate),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -71,6 +74,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
+        Command::Calibrate(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };
