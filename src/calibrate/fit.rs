@@ -81,6 +81,8 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
     let engine = &setup.scenario.tables.engine;
     let cap_known = engine.max_running.is_some() || engine.max_running_requests.is_some();
     let mut own = without_assumed_caps(setup)?;
+    // Points are those of one replica.
+    own.replicas = 1;
     let searched = setup.engine.policy == Policy::PrefillFirst || own.sizes.state.is_some();
     let most_in_flight = points.iter().map(|point| point.concurrency).max().unwrap_or(1);
     let caps = if cap_known || !searched || most_in_flight < 2 {

@@ -40,8 +40,15 @@ pub struct Prediction {
 }
 
 /// Requests over all replications of a point: enough to average over the acceptance of single requests.
-const REQUESTS_PER_POINT: u64 = 48;
-const MOST_REPLICATIONS: u64 = 24;
+const REQUESTS_PER_POINT: u64 = 96;
+const MOST_REPLICATIONS: u64 = 8;
+
+/// Rows of one benchmark send the same prompts as far as they send as many: of the scatter between requests about half is
+/// common to all rows, which the acceptance takes up.
+const OWN_SCATTER: f64 = 0.5;
+
+/// Quantiles of the acceptance at which the spread of request lengths in steps is taken.
+const QUANTILES: u32 = 16;
 
 /// A decode window lasts about this long, seconds, and a request writes at most so many tokens in it: the context grows
 /// by half of it on average.
@@ -64,7 +71,7 @@ fn replications(setup: &Setup, requests: u64) -> u64 {
     if setup.settings.speculation.is_none() {
         return 1;
     }
-    REQUESTS_PER_POINT.div_ceil(requests).clamp(2, MOST_REPLICATIONS)
+    REQUESTS_PER_POINT.div_ceil(requests).clamp(1, MOST_REPLICATIONS)
 }
 
 /// What `setup` would have measured at `point`. The draws of a seed are the same whatever the parameters, so the answer
@@ -85,7 +92,10 @@ pub fn predict(
         return Ok(decode_window(setup, point, concurrency.min(cap)));
     };
     let sent = point.requests.unwrap_or(u64::from(point.concurrency) * u64::from(structure.waves)).max(1);
-    let job = JobSource::benchmark(sent, point.prompt_tokens, output_tokens)?;
+    // Requests one after another differ from replications by nothing but the time to set them up.
+    let in_a_row = concurrency == 1 && setup.settings.speculation.is_some();
+    let simulated = if in_a_row { sent.max(REQUESTS_PER_POINT) } else { sent };
+    let job = JobSource::benchmark(simulated, point.prompt_tokens, output_tokens)?;
     let change = Changes { running_cap: Some(cap), benchmark_output_tokens: Some(output_tokens) };
     let run = |replication: u64| -> Result<Outcome> {
         let streams = Streams::new(seed, replication);
@@ -96,7 +106,7 @@ pub fn predict(
         fleet.startup = Span::ZERO;
         simulate(fleet, job.stream(&workload, streams), &mut Unobserved)
     };
-    let runs = (0..replications(setup, sent)).map(run).collect::<Result<Vec<_>>>()?;
+    let runs = (0..replications(setup, simulated)).map(run).collect::<Result<Vec<_>>>()?;
     SIMULATIONS.fetch_add(runs.len() as u64, Ordering::Relaxed);
     let count = runs.len() as f64;
     let linked = |outcome: &Outcome| {
@@ -106,18 +116,36 @@ pub fn predict(
         (rate.powf(-LINK_EXPONENT) + on_link.powf(LINK_EXPONENT)).powf(-1.0 / LINK_EXPONENT)
     };
     let rate = runs.iter().map(linked).sum::<f64>() / count;
-    let variance = runs.iter().map(|run| (linked(run) / rate - 1.0).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
     let mean_ms = |value: &dyn Fn(&Outcome) -> Option<f64>| {
         let values: Vec<f64> = runs.iter().filter_map(value).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64 * 1e3)
     };
     Ok(Prediction {
         tok_per_s: rate,
-        run_deviation: variance.sqrt(),
+        run_deviation: run_deviation(setup, output_tokens, sent, concurrency.min(cap), count * simulated as f64 / sent as f64),
         ttft_ms: mean_ms(&|run| run.mean_ttft_s),
         tpot_ms: mean_ms(&|run| run.mean_tpot_s),
         mean_running: runs.iter().map(|run| run.mean_running).sum::<f64>() / count,
     })
+}
+
+/// Standard deviation of the logarithm of a run's rate, and of its estimate from `replications` runs: requests differ
+/// in steps by v (of the logarithm), so their sum by v / √requests, and the end of the last wave by that of the longest
+/// of n requests, v · (1 + 0.55 ln n)^−0.6 over the number of waves (a fit to normal maxima, 1 to 64).
+///
+/// A formula and not the scatter of the replications, which with a handful of them is itself all scatter.
+fn run_deviation(setup: &Setup, output_tokens: u32, requests: u64, running: u32, replications: f64) -> f64 {
+    let Some(speculation) = &setup.settings.speculation else { return 0.0 };
+    let at = |index: u32| {
+        let draw = (f64::from(index) + 0.5) / f64::from(QUANTILES);
+        f64::from(speculation.steps(output_tokens, draw, 0.5)).ln()
+    };
+    let mean = (0..QUANTILES).map(at).sum::<f64>() / f64::from(QUANTILES);
+    let spread = ((0..QUANTILES).map(|i| (at(i) - mean).powi(2)).sum::<f64>() / f64::from(QUANTILES)).sqrt();
+    let requests = requests as f64;
+    let running = f64::from(running).min(requests).max(1.0);
+    let longest = (1.0 + 0.55 * running.ln()).powf(-0.6) * running / requests;
+    OWN_SCATTER * spread * requests.sqrt().recip().max(longest) * (1.0 + 1.0 / replications).sqrt()
 }
 
 /// A decode window: every stream holds its context and writes; prefill is not in the rate. The rate is
