@@ -4,8 +4,11 @@
 //! search for each structure (`mode`) and importance sampling around what it finds (`posterior`).
 
 mod caps;
+mod diagnose;
 mod file;
 mod fit;
+mod measurement;
+mod mechanism;
 mod mode;
 mod model;
 mod points;
@@ -14,8 +17,11 @@ mod predict;
 mod prior;
 
 pub use caps::{ArithmeticCap, arithmetic_caps};
+pub use diagnose::{Diagnosis, Explanation, Unmeasured, diagnose};
 pub use file::{CapQuantiles, FitFile, Quantiles, table_hash};
 pub use fit::{Fit, FitOptions, RowResidual, Summary, fit, signed_percent, table_model};
+pub use measurement::Measurement;
+pub use mechanism::Mechanism;
 pub use mode::{Effort, Mode, find_mode, find_modes};
 pub use model::{Model, NOISE_FLOOR, Residual, residuals, rms_log_error};
 pub use points::{Measured, Point, Points};

@@ -1,6 +1,7 @@
 //! The commands: read, call, show. A file per command.
 
 mod calibrate;
+mod diagnose;
 mod list;
 mod show;
 mod simulate;
@@ -31,6 +32,8 @@ enum Command {
     Sweep(sweep::Sweep),
     /// Fit the unknowns to a measured table: values, what the table taught, residuals
     Calibrate(calibrate::Calibrate),
+    /// Why a measured table plateaus, what would tell, and what to measure next
+    Diagnose(diagnose::Diagnose),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -75,6 +78,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
         Command::Calibrate(command) => command.run(),
+        Command::Diagnose(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

@@ -1,12 +1,14 @@
 //! Outcomes as text for people and as JSON for scripts. A report is one struct; both forms come from it.
 
 mod calibrate;
+mod diagnose;
 pub mod format;
 mod setup;
 mod simulate;
 mod sweep;
 
 pub use calibrate::CalibrateReport;
+pub use diagnose::DiagnoseReport;
 pub use setup::SetupReport;
 pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;
