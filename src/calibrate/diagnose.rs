@@ -109,6 +109,10 @@ pub struct Diagnosis {
 /// Draws of each posterior that predictions are made from.
 const PREDICTED_DRAWS: usize = 48;
 
+/// Mechanisms less likely than the best by this factor (e¹²) get a fraction of the draws.
+const EXCLUDED: f64 = 12.0;
+const FEWER: usize = 5;
+
 /// Output length of [`Unmeasured::LongOutputs`], tokens.
 const LONG_OUTPUT: u32 = 2500;
 
@@ -124,13 +128,23 @@ pub fn diagnose(setup: &Setup, table: &Table, options: FitOptions) -> Result<Dia
         return Ok(nothing(findings));
     };
     let plain = without_speculation(setup);
-    let mut explanations = Mechanism::ALL
+    let fitted = Mechanism::ALL
         .into_par_iter()
-        .map(|mechanism| explain(mechanism, setup, plain.as_ref(), &used, &most, options))
-        .collect::<Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>();
+        .map(|mechanism| {
+            let (model, note) = mechanism.model(setup, &used, options.seed)?;
+            let modes = find_modes(&model, None);
+            Ok(Candidate { mechanism, note, model, modes })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let likeliest = fitted.iter().map(Candidate::log_weight).fold(f64::NEG_INFINITY, f64::max);
+    let mut explanations: Vec<Explanation> = fitted
+        .into_par_iter()
+        .filter_map(|candidate| {
+            let excluded = candidate.log_weight() < likeliest - EXCLUDED;
+            let draws = if excluded { options.draws / FEWER } else { options.draws };
+            explain(candidate, plain.as_ref(), &most, draws)
+        })
+        .collect();
     let weight = |explanation: &Explanation| explanation.log_evidence + explanation.mechanism.prior().ln();
     let best = explanations.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
     let total: f64 = explanations.iter().map(|explanation| (weight(explanation) - best).exp()).sum();
@@ -179,37 +193,41 @@ fn without_speculation(setup: &Setup) -> Option<Setup> {
     Some(plain)
 }
 
-fn explain(
+/// A mechanism whose modes are known.
+struct Candidate {
     mechanism: Mechanism,
-    setup: &Setup,
-    plain: Option<&Setup>,
-    points: &[Point],
-    most: &Point,
-    options: FitOptions,
-) -> Result<Option<Explanation>> {
-    let (model, note) = mechanism.model(setup, points, options.seed)?;
-    let modes = find_modes(&model, None);
-    let posterior = sample(&model, &modes, options.draws, options.seed);
-    let Some(best) = modes.into_iter().next() else { return Ok(None) };
-    if posterior.draws.is_empty() {
-        return Ok(None);
+    note: String,
+    model: Model,
+    modes: Vec<Mode>,
+}
+
+impl Candidate {
+    /// Logarithm of its weight among the mechanisms, by Laplace's approximation.
+    fn log_weight(&self) -> f64 {
+        self.modes.first().map_or(f64::NEG_INFINITY, |mode| mode.log_evidence) + self.mechanism.prior().ln()
     }
+}
+
+fn explain(candidate: Candidate, plain: Option<&Setup>, most: &Point, draws: usize) -> Option<Explanation> {
+    let Candidate { mechanism, note, model, modes } = candidate;
+    let posterior = sample(&model, &modes, draws, model.seed);
+    let best = modes.into_iter().next().filter(|_| !posterior.draws.is_empty())?;
     let predicts = Unmeasured::ALL
         .into_iter()
         .filter(|what| *what != Unmeasured::WithoutDrafts || plain.is_some())
         .filter_map(|what| Some((what, interval(what, &model, plain, &posterior, most)?)))
         .collect();
-    Ok(Some(Explanation {
+    Some(Explanation {
         mechanism,
         note,
         probability: 0.0,
-        rms_log_error: rms_log_error(points, &best.predictions),
+        rms_log_error: rms_log_error(&model.points, &best.predictions),
         log_evidence: posterior.log_evidence,
         model,
         best,
         posterior,
         predicts,
-    }))
+    })
 }
 
 /// Quantiles of one measurement of `what`, noise included.
@@ -263,7 +281,7 @@ fn rate_of(what: Unmeasured, model: &Model, plain: Option<&Setup>, draw: &Draw, 
 pub(super) fn rate_without_drafts(model: &Model, plain: &Setup, draw: &Draw, point: &Point) -> Option<f64> {
     let mut setup = plain.clone();
     setup.settings.running_cap = model.setup.settings.running_cap;
-    let transfer_s = super::prior::apply(&mut setup, &model.priors, &draw.scores);
+    let transfer_s = super::prior::apply(&mut setup, &model.priors, &draw.scores, &model.laws);
     Some(predict(&setup, point, draw.structure, transfer_s, model.seed).ok()?.tok_per_s)
 }
 

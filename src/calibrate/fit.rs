@@ -1,5 +1,6 @@
 //! The fit of one table: modes, posterior, residuals, and what the table did not teach.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, InputError, Result};
@@ -102,7 +103,7 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
         ..known
     };
     let priors = base_priors(&own, known);
-    Ok(Model { setup: own, points: points.to_vec(), priors, structures: structures(&caps, waves_known), seed })
+    Ok(Model { setup: own, points: points.to_vec(), priors, structures: structures(&caps, waves_known), seed, laws: Arc::default() })
 }
 
 /// Fits a setup to a measured table.

@@ -1,12 +1,14 @@
 //! One model of a table: a setup, what is unknown about it, and how likely the table is under given values.
 
+use std::sync::Arc;
+
 use statrs::function::gamma::ln_gamma;
 
 use crate::experiment::Setup;
 
 use super::points::Point;
 use super::predict::{Prediction, Structure, predict};
-use super::prior::{Prior, apply};
+use super::prior::{Laws, Prior, apply};
 
 /// A setup with its unknowns, and the points it should explain.
 #[derive(Clone)]
@@ -21,6 +23,8 @@ pub struct Model {
     pub structures: Vec<(Structure, f64)>,
     /// Seed of the draws in every simulation.
     pub seed: u64,
+    /// Laws of speculation in use.
+    pub laws: Arc<Laws>,
 }
 
 /// A measured value against a predicted one.
@@ -54,7 +58,7 @@ impl Model {
     /// The setup at these values, and the transfer time if there is one.
     pub fn setup_at(&self, scores: &[f64]) -> (Setup, Option<f64>) {
         let mut setup = self.setup.clone();
-        let transfer_s = apply(&mut setup, &self.priors, scores);
+        let transfer_s = apply(&mut setup, &self.priors, scores, &self.laws);
         (setup, transfer_s)
     }
 

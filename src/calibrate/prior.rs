@@ -3,6 +3,8 @@
 //! A fit works on scores: 0 is the centre of a prior, 1 is one of its standard deviations. Times and factors are
 //! lognormal, shares logit-normal, so no score gives an impossible value.
 
+use std::sync::Mutex;
+
 use crate::cost::CostParameters;
 use crate::engine::speculation::Speculation;
 use crate::experiment::Setup;
@@ -203,8 +205,37 @@ pub fn position_acceptance(tokens_per_step: f64, drafted: u32) -> f64 {
     0.5 * (low + high)
 }
 
+/// Laws of speculation that were built last, by acceptance and spread: a fit moves one parameter at a time, and a law
+/// takes longer to build than a point to simulate.
+#[derive(Debug, Default)]
+pub struct Laws(Mutex<Vec<([u64; 2], Speculation)>>);
+
+/// Laws kept.
+const LAWS: usize = 4;
+
+impl Laws {
+    /// The law with `acceptance` of each of `drafted` positions; `None` when there is none.
+    fn get(&self, acceptance: f64, spread: f64, drafted: u32) -> Option<Speculation> {
+        let key = [acceptance.to_bits(), spread.to_bits()];
+        if let Ok(kept) = self.0.lock()
+            && let Some((_, law)) = kept.iter().find(|(other, _)| *other == key)
+        {
+            return Some(law.clone());
+        }
+        let marginal: Vec<f64> = (1..=drafted as i32).map(|i| acceptance.powi(i)).collect();
+        let law = Speculation::new(&marginal, spread).ok()?;
+        if let Ok(mut kept) = self.0.lock() {
+            if kept.len() == LAWS {
+                kept.remove(0);
+            }
+            kept.push((key, law.clone()));
+        }
+        Some(law)
+    }
+}
+
 /// Puts the values of `priors` at `scores` into a setup. The transfer time has no place in a setup and is returned.
-pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64]) -> Option<f64> {
+pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64], laws: &Laws) -> Option<f64> {
     let mut transfer = None;
     let (mut acceptance, mut spread) = (None, None);
     for (prior, score) in priors.iter().zip(scores) {
@@ -239,10 +270,9 @@ pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64]) -> Option<f64>
         }
     }
     if let (Some(speculation), Some(acceptance)) = (&mut setup.settings.speculation, acceptance) {
-        let marginal: Vec<f64> = (1..=speculation.draft_tokens() as i32).map(|i| acceptance.powi(i)).collect();
         // The widest spread that a Beta law of this mean allows, with room.
         let widest = 0.9 * (acceptance * (1.0 - acceptance)).sqrt();
-        if let Ok(new) = Speculation::new(&marginal, spread.unwrap_or(0.0).min(widest)) {
+        if let Some(new) = laws.get(acceptance, spread.unwrap_or(0.0).min(widest), speculation.draft_tokens()) {
             *speculation = new;
         }
     }

@@ -6,6 +6,7 @@ mod list;
 mod show;
 mod simulate;
 mod sweep;
+mod validate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Calibrate(calibrate::Calibrate),
     /// Why a measured table plateaus, what would tell, and what to measure next
     Diagnose(diagnose::Diagnose),
+    /// Put predictions to the test on measured tables
+    Validate(validate::Validate),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -79,6 +82,7 @@ pub fn run() -> ExitCode {
         Command::Sweep(command) => command.run(),
         Command::Calibrate(command) => command.run(),
         Command::Diagnose(command) => command.run(),
+        Command::Validate(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

@@ -6,9 +6,11 @@ pub mod format;
 mod setup;
 mod simulate;
 mod sweep;
+mod validate;
 
 pub use calibrate::CalibrateReport;
 pub use diagnose::DiagnoseReport;
 pub use setup::SetupReport;
 pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;
+pub use validate::ValidateReport;
