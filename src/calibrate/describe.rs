@@ -121,6 +121,10 @@ fn scenario_text(about: &About, table: &Table, sequences: Option<u64>, assumed: 
         text += &format!("chunked_prefill_size = {chunk:.0}\n");
     }
     if let Some(drafted) = drafted(about) {
+        if !vllm && about.speculation.as_deref().is_some_and(|method| !method.contains("extra_buffer")) {
+            // Releases before 0.5.14 refuse the default beside speculation, so it was set.
+            text += "mamba_scheduler_strategy = \"extra_buffer\"\n";
+        }
         let measured = tokens_per_step(about).map(|(tokens, drafted)| position_acceptance(tokens, drafted));
         let acceptance = measured.unwrap_or(ACCEPTANCE);
         if measured.is_none() {

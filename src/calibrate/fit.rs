@@ -95,7 +95,8 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
     };
     let waves_known = points.iter().all(|point| point.requests.is_some() || point.output_tokens.is_none());
     let held = |point: &Point| {
-        f64::from(point.concurrency) * f64::from(point.prompt_tokens + point.output_tokens.unwrap_or(0))
+        let each = point.output_tokens.map_or(0, |tokens| point.prompt_tokens + tokens);
+        f64::from(point.concurrency) * f64::from(each)
     };
     let known = Known {
         kv_pool: known.kv_pool || engine.kv_pool_tokens.is_some(),

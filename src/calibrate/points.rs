@@ -110,14 +110,6 @@ impl Points {
         }
         Ok(Points { used, left_out, findings })
     }
-
-    /// Tokens of context that a point holds at most.
-    pub fn most_context_tokens(&self) -> f64 {
-        let held = |point: &Point| {
-            f64::from(point.concurrency) * f64::from(point.prompt_tokens + point.output_tokens.unwrap_or(0))
-        };
-        self.used.iter().map(held).fold(0.0, f64::max)
-    }
 }
 
 impl Point {

@@ -148,14 +148,14 @@ fn run_deviation(setup: &Setup, output_tokens: u32, requests: u64, running: u32,
     OWN_SCATTER * spread * requests.sqrt().recip().max(longest) * (1.0 + 1.0 / replications).sqrt()
 }
 
-/// A decode window: every stream holds its context and writes; prefill is not in the rate. The rate is
+/// A decode window: every stream holds its context (shared where the pool would not hold it for each) and writes; prefill
+/// is not in the rate. The rate is
 /// batch · tokens of a step ÷ step time, at the context half-way through the window.
 fn decode_window(setup: &Setup, point: &Point, running: u32) -> Prediction {
     let cost = setup.step_cost();
     let tokens = setup.settings.speculation.as_ref().map_or(1.0, |speculation| speculation.mean_tokens_per_step());
     let context = f64::from(point.prompt_tokens);
-    let fits = (setup.settings.kv_pool_tokens as f64 / (context + 1.0)) as u32;
-    let batch = running.min(fits).max(1);
+    let batch = running.max(1);
     let step_s = |context: f64| {
         let units = (f64::from(batch) * context * f64::from(1u32 << CONTEXT_UNIT_BITS)) as u64;
         let price = cost.decode(batch);
