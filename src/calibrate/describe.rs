@@ -72,7 +72,8 @@ fn known(about: &About) -> Known {
     Known {
         acceptance: tokens_per_step(about).map(|(tokens, drafted)| position_acceptance(tokens, drafted)),
         kv_pool: about.kv_capacity_tokens_per_replica.is_some(),
-        most_context_tokens: 0.0,
+        kv_dtype_unknown: about.kv_dtype.as_deref().is_none_or(|text| text.starts_with("not")),
+        ..Known::default()
     }
 }
 
@@ -81,7 +82,14 @@ fn scenario_text(about: &About, table: &Table, sequences: Option<u64>, assumed: 
     let (hardware, power_w) = hardware(about)?;
     let engine = engine(about, assumed)?;
     let ranks = about.tp.unwrap_or(1);
-    let kv = about.kv_dtype.as_deref().filter(|text| text.starts_with("fp8")).map_or("", |_| "kv = \"fp8\"\n");
+    // TensorRT-LLM's FP8 checkpoints declare an fp8 cache.
+    let declared = about.engine.as_deref().is_some_and(|name| name.contains("TensorRT"))
+        && about.quantisation.as_deref() == Some("FP8");
+    if declared && !about.kv_dtype.as_deref().is_some_and(|text| text.starts_with("fp8")) {
+        assumed.push("fp8 KV".to_owned());
+    }
+    let given = about.kv_dtype.as_deref().is_some_and(|text| text.starts_with("fp8"));
+    let kv = if given || declared { "kv = \"fp8\"\n" } else { "" };
     let mut text = format!(
         "[job]\nrequests = 1\nprompt_tokens = 1\noutput_tokens = 1\ncontext_tokens = {}\n\n[fleet]\nhardware = \"{hardware}\"\ngpus = {ranks}\n\
          tensor_parallel = {ranks}\n",

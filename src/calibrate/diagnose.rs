@@ -271,18 +271,18 @@ fn rate_of(what: Unmeasured, model: &Model, plain: Option<&Setup>, draw: &Draw, 
         }
         Unmeasured::FourGpus => (most.at(most.concurrency), draw.structure, 4.0),
     };
-    let (setup, transfer_s) = model.setup_at(&draw.scores);
+    let (setup, mut beside) = model.setup_at(&draw.scores);
     // Four GPUs share the link.
-    let transfer_s = transfer_s.map(|seconds| seconds * gpus);
-    Some(gpus * predict(&setup, &point, structure, transfer_s, model.seed).ok()?.tok_per_s)
+    beside.transfer_s = beside.transfer_s.map(|seconds| seconds * gpus);
+    Some(gpus * predict(&setup, &point, structure, beside, model.seed).ok()?.tok_per_s)
 }
 
 /// The rate of a draw without speculation: the same costs, the same cap.
 pub(super) fn rate_without_drafts(model: &Model, plain: &Setup, draw: &Draw, point: &Point) -> Option<f64> {
     let mut setup = plain.clone();
     setup.settings.running_cap = model.setup.settings.running_cap;
-    let transfer_s = super::prior::apply(&mut setup, &model.priors, &draw.scores, &model.laws);
-    Some(predict(&setup, point, draw.structure, transfer_s, model.seed).ok()?.tok_per_s)
+    let beside = super::prior::apply(&mut setup, &model.priors, &draw.scores, &model.laws);
+    Some(predict(&setup, point, draw.structure, beside, model.seed).ok()?.tok_per_s)
 }
 
 fn cap_probabilities(posterior: &Posterior) -> Vec<(u32, f64)> {

@@ -100,6 +100,7 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
     };
     let known = Known {
         kv_pool: known.kv_pool || engine.kv_pool_tokens.is_some(),
+        single_token: points.iter().any(|point| point.concurrency == 1),
         most_context_tokens: points.iter().map(held).fold(0.0, f64::max),
         ..known
     };

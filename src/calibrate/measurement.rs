@@ -78,8 +78,8 @@ pub(super) fn measurements(
         let point = most.at(concurrency);
         let value = |hypothesis: &Hypothesis, draw: &Draw| {
             let model = &explanations[hypothesis.explanation].model;
-            let (setup, transfer_s) = model.setup_at(&draw.scores);
-            let found = predict(&setup, &point, structure(draw), transfer_s, model.seed).ok()?;
+            let (setup, beside) = model.setup_at(&draw.scores);
+            let found = predict(&setup, &point, structure(draw), beside, model.seed).ok()?;
             if tpot { found.tpot_ms } else { Some(found.tok_per_s) }
         };
         hypotheses.iter().map(|h| normal(explanations, h, &|draw| value(h, draw))).collect::<Vec<_>>()

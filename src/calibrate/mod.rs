@@ -32,5 +32,5 @@ pub use model::{Model, NOISE_FLOOR, Residual, residuals, rms_log_error};
 pub use points::{Measured, Point, Points};
 pub use posterior::{Draw, Posterior, sample, weighted_quantiles};
 pub use predict::{Prediction, Structure, predict, simulations};
-pub use prior::{Known, Laws, Parameter, Prior, base_priors, position_acceptance};
+pub use prior::{Beside, Known, Laws, PLAIN, Parameter, Prior, base_priors, position_acceptance};
 pub use validate::{Accuracy, Forecast, TableNote, Test, TestKind, Validation, forecast, validate};

@@ -8,7 +8,7 @@ use crate::experiment::Setup;
 
 use super::points::Point;
 use super::predict::{Prediction, Structure, predict};
-use super::prior::{Laws, Prior, apply};
+use super::prior::{Beside, Laws, Prior, apply};
 
 /// A setup with its unknowns, and the points it should explain.
 #[derive(Clone)]
@@ -55,17 +55,17 @@ const TTFT_SCATTER: f64 = 0.25;
 const TPOT_LOOSENESS: f64 = 1.5;
 
 impl Model {
-    /// The setup at these values, and the transfer time if there is one.
-    pub fn setup_at(&self, scores: &[f64]) -> (Setup, Option<f64>) {
+    /// The setup at these values, and what has no place in a setup.
+    pub fn setup_at(&self, scores: &[f64]) -> (Setup, Beside) {
         let mut setup = self.setup.clone();
-        let transfer_s = apply(&mut setup, &self.priors, scores, &self.laws);
-        (setup, transfer_s)
+        let beside = apply(&mut setup, &self.priors, scores, &self.laws);
+        (setup, beside)
     }
 
     /// What would be measured at `points`; `None` when a request could never be served there.
     pub fn predict(&self, scores: &[f64], structure: Structure, points: &[Point]) -> Option<Vec<Prediction>> {
-        let (setup, transfer_s) = self.setup_at(scores);
-        points.iter().map(|point| predict(&setup, point, structure, transfer_s, self.seed).ok()).collect()
+        let (setup, beside) = self.setup_at(scores);
+        points.iter().map(|point| predict(&setup, point, structure, beside, self.seed).ok()).collect()
     }
 
     /// What would be measured at the model's own points.

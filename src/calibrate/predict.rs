@@ -12,6 +12,7 @@ use crate::simulation::{InFlight, Outcome, simulate};
 use crate::units::Span;
 
 use super::points::Point;
+use super::prior::Beside;
 
 /// What is whole-numbered or structural about a setup and its benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,13 +84,14 @@ pub fn predict(
     setup: &Setup,
     point: &Point,
     structure: Structure,
-    transfer_s: Option<f64>,
+    beside: Beside,
     seed: u64,
 ) -> Result<Prediction> {
     let concurrency = point.concurrency.min(structure.client_cap.unwrap_or(u32::MAX)).max(1);
     let cap = structure.running_cap.unwrap_or(setup.settings.running_cap);
+    let single = if concurrency == 1 && setup.settings.speculation.is_none() { beside.single_token } else { 1.0 };
     let Some(output_tokens) = point.output_tokens else {
-        return Ok(decode_window(setup, point, concurrency.min(cap)));
+        return Ok(decode_window(setup, point, concurrency.min(cap), single));
     };
     let sent = point.requests.unwrap_or(u64::from(point.concurrency) * u64::from(structure.waves)).max(1);
     // Requests one after another differ from replications by nothing but the time to set them up.
@@ -110,8 +112,8 @@ pub fn predict(
     SIMULATIONS.fetch_add(runs.len() as u64, Ordering::Relaxed);
     let count = runs.len() as f64;
     let linked = |outcome: &Outcome| {
-        let rate = outcome.output_tok_per_s();
-        let Some(transfer_s) = transfer_s else { return rate };
+        let rate = outcome.output_tok_per_s() * single;
+        let Some(transfer_s) = beside.transfer_s else { return rate };
         let on_link = transfer_s / f64::from(output_tokens);
         (rate.powf(-LINK_EXPONENT) + on_link.powf(LINK_EXPONENT)).powf(-1.0 / LINK_EXPONENT)
     };
@@ -124,7 +126,7 @@ pub fn predict(
         tok_per_s: rate,
         run_deviation: run_deviation(setup, output_tokens, sent, concurrency.min(cap), count * simulated as f64 / sent as f64),
         ttft_ms: mean_ms(&|run| run.mean_ttft_s),
-        tpot_ms: mean_ms(&|run| run.mean_tpot_s),
+        tpot_ms: mean_ms(&|run| run.mean_tpot_s.map(|tpot| tpot / single)),
         mean_running: runs.iter().map(|run| run.mean_running).sum::<f64>() / count,
     })
 }
@@ -151,7 +153,7 @@ fn run_deviation(setup: &Setup, output_tokens: u32, requests: u64, running: u32,
 /// A decode window: every stream holds its context (shared where the pool would not hold it for each) and writes; prefill
 /// is not in the rate. The rate is
 /// batch · tokens of a step ÷ step time, at the context half-way through the window.
-fn decode_window(setup: &Setup, point: &Point, running: u32) -> Prediction {
+fn decode_window(setup: &Setup, point: &Point, running: u32, single: f64) -> Prediction {
     let cost = setup.step_cost();
     let tokens = setup.settings.speculation.as_ref().map_or(1.0, |speculation| speculation.mean_tokens_per_step());
     let context = f64::from(point.prompt_tokens);
@@ -164,7 +166,7 @@ fn decode_window(setup: &Setup, point: &Point, running: u32) -> Prediction {
             + piece.extra_attoseconds
             + u128::from(units) * u128::from(piece.slope_attoseconds)
             + u128::from(batch) * cost.window_attoseconds(context);
-        Span(attoseconds).as_s()
+        Span(attoseconds).as_s() / single
     };
     let written = (WINDOW_S * tokens / step_s(context)).min(WINDOW_TOKENS);
     let step = step_s(context + 0.5 * written);
