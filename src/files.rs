@@ -36,6 +36,19 @@ pub fn is_file(path: &Path) -> bool {
     path.is_file()
 }
 
+/// Names of the files in a folder, sorted.
+///
+/// # Errors
+///
+/// [`Error::File`] when the folder cannot be read.
+pub fn names(folder: &Path) -> Result<Vec<String>> {
+    let wrap = |source| Error::file(folder, source);
+    let entries = std::fs::read_dir(folder).map_err(wrap)?.collect::<std::io::Result<Vec<_>>>().map_err(wrap)?;
+    let mut names: Vec<String> = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
 /// The bytes of `path`, decompressed.
 ///
 /// # Errors

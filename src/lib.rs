@@ -20,4 +20,6 @@ pub mod simulation;
 
 pub mod experiment;
 
+pub mod calibrate;
+
 pub mod report;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules in import order, a row for those that do not know each other.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["error"],
     &["files", "random", "units"],
     &["measured", "model"],
@@ -14,6 +14,7 @@ const LAYERS: [&[&str]; 9] = [
     &["engine"],
     &["simulation"],
     &["experiment"],
+    &["calibrate"],
     &["report"],
 ];
 

@@ -1,9 +1,12 @@
 //! The commands: read, call, show. A file per command.
 
+mod calibrate;
+mod diagnose;
 mod list;
 mod show;
 mod simulate;
 mod sweep;
+mod validate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,6 +31,12 @@ enum Command {
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
     Sweep(sweep::Sweep),
+    /// Fit the unknowns to a measured table: values, what the table taught, residuals
+    Calibrate(calibrate::Calibrate),
+    /// Why a measured table plateaus, what would tell, and what to measure next
+    Diagnose(diagnose::Diagnose),
+    /// Put predictions to the test on measured tables
+    Validate(validate::Validate),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -71,6 +80,9 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
+        Command::Calibrate(command) => command.run(),
+        Command::Diagnose(command) => command.run(),
+        Command::Validate(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

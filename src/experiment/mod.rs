@@ -7,4 +7,4 @@ mod sweep;
 
 pub use jobs::{JobSource, JobStream};
 pub use setup::{Changes, Setup};
-pub use sweep::{Sweep, SweepPoint, knee, sweep};
+pub use sweep::{Sweep, SweepPoint, knee, measured_table, sweep};

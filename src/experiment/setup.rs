@@ -49,6 +49,7 @@ const SMOOTH_EXPONENT: f64 = 3.0;
 const STATE_MOVES: (f64, f64) = (2.0, 3.0);
 
 /// A scenario, ready to run.
+#[derive(Clone)]
 pub struct Setup {
     /// The scenario.
     pub scenario: Scenario,
@@ -68,6 +69,8 @@ pub struct Setup {
     pub tensor_parallel: u32,
     /// Replicas.
     pub replicas: u32,
+    /// Factor on the measured times of tensor-parallel communication: other hosts are slower or faster.
+    pub communication_scale: f64,
     flops_per_s: f64,
     graphs: CapturedGraphs,
     all_reduce: Option<AllReduce>,
@@ -206,6 +209,7 @@ impl Setup {
             settings,
             tensor_parallel,
             replicas: tables.fleet.gpus / tensor_parallel,
+            communication_scale: 1.0,
             graphs,
             all_reduce,
             step_table,
@@ -220,7 +224,7 @@ impl Setup {
         let communication = |tokens: f64, rows: f64| {
             self.all_reduce.as_ref().map_or(0.0, |all_reduce| {
                 let pass = all_reduce.pass(sizes.layers, sizes.hidden, tokens, rows, sizes.vocab);
-                pass.all_reduce_s + pass.gather_s
+                self.communication_scale * (pass.all_reduce_s + pass.gather_s)
             })
         };
         StepCost::new(StepCostInputs {
@@ -753,6 +757,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         settings,
         tensor_parallel,
         replicas: tables.fleet.gpus / tensor_parallel,
+        communication_scale: 1.0,
         flops_per_s: 1.0,
         graphs: CapturedGraphs::new(vec![1], 0),
         all_reduce: None,

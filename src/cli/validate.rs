@@ -1,0 +1,46 @@
+//! `makespan validate`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use makespan::calibrate::{load_jobs, load_tables, validate};
+use makespan::report::ValidateReport;
+
+use super::print;
+
+#[derive(Args)]
+pub(super) struct Validate {
+    /// A folder of measured tables (default: the built-in ones)
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Only tables whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Write the accuracy table to a file, in Markdown
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Validate {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut tables = load_tables(self.folder.as_deref())?;
+        tables.retain(|(name, _)| name.contains(&self.only));
+        let jobs = load_jobs(self.folder.as_deref())?;
+        let validation = validate(tables, &jobs, self.seed);
+        let report = ValidateReport::new(&validation, self.seed, started.elapsed().as_secs_f64());
+        if let Some(path) = &self.write {
+            let mut text = Vec::new();
+            report.write_markdown(&mut text)?;
+            makespan::files::write(path, text)?;
+        }
+        print(|out| if self.json { report.write_json(out) } else { report.write_text(out) })
+    }
+}
