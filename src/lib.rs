@@ -5,12 +5,15 @@
 
 pub mod error;
 pub mod files;
+pub mod format;
 pub mod random;
 pub mod units;
 
 pub mod measured;
 pub mod model;
 pub mod workload;
+
+pub mod inspect;
 
 pub mod cost;
 

@@ -1,5 +1,6 @@
 //! The commands: read, call, show. A file per command.
 
+mod inspect;
 mod list;
 mod show;
 mod simulate;
@@ -27,6 +28,8 @@ enum Command {
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
     Sweep(sweep::Sweep),
+    /// What a trace, length file, result file or engine log says, and its faults
+    Inspect(inspect::Inspect),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -63,6 +66,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
+        Command::Inspect(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };
