@@ -44,7 +44,9 @@ impl Counts {
     /// Each length that was seen with its count, rising.
     pub fn iter(&self) -> impl Iterator<Item = (u32, f64)> + Clone + '_ {
         let dense = self.dense.iter().enumerate().filter(|(_, count)| **count > 0.0);
-        dense.map(|(tokens, count)| (tokens as u32, *count)).chain(self.sparse.iter().map(|(key, count)| (*key, *count)))
+        dense
+            .map(|(tokens, count)| (tokens as u32, *count))
+            .chain(self.sparse.iter().map(|(key, count)| (*key, *count)))
     }
 
     /// Rows of exactly `tokens`.

@@ -113,7 +113,9 @@ fn toml(law: &str, parameters: &[(&str, f64)]) -> String {
     let written = |parameters: &[(&str, f64)]| {
         let parts: Vec<String> = parameters
             .iter()
-            .map(|(name, value)| format!("{name} = {}", if *value >= 100.0 { format!("{value:.0}") } else { format!("{value:.3}") }))
+            .map(|(name, value)| {
+                format!("{name} = {}", if *value >= 100.0 { format!("{value:.0}") } else { format!("{value:.3}") })
+            })
             .collect();
         parts.join(", ")
     };
@@ -133,7 +135,7 @@ fn ln_density(x: f64, part: Normal) -> f64 {
 
 /// The shape k with ln k - ψ(k) = `gap` (Minka 2002: Newton on 1/k).
 fn gamma_shape(gap: f64) -> Option<f64> {
-    if !(gap > 0.0) {
+    if gap.is_nan() || gap <= 0.0 {
         return None;
     }
     let mut shape = (3.0 - gap + ((gap - 3.0).powi(2) + 24.0 * gap).sqrt()) / (12.0 * gap);
@@ -202,7 +204,13 @@ fn two_lognormals(values: &Values) -> Option<[Normal; 2]> {
         });
         found.or(values.last()).map_or(0.0, |(x, _)| x.ln())
     };
-    let starts = [(0.25, 0.75, 0.5, 0.5), (0.1, 0.6, 0.8, 0.5), (0.4, 0.95, 0.5, 0.5), (0.4, 0.85, 0.8, 0.1), (0.2, 0.5, 0.2, 0.9)];
+    let starts = [
+        (0.25, 0.75, 0.5, 0.5),
+        (0.1, 0.6, 0.8, 0.5),
+        (0.4, 0.95, 0.5, 0.5),
+        (0.4, 0.85, 0.8, 0.1),
+        (0.2, 0.5, 0.2, 0.9),
+    ];
     let runs = starts.map(|(a, b, sigma_a, sigma_b)| {
         let start = [(a, sigma_a), (b, sigma_b)].map(|(p, sigma)| Normal { share: 0.5, mu: quantile(p), sigma });
         climb(values, n, start)

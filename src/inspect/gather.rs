@@ -230,7 +230,8 @@ impl Gathered {
             self.thinking_known.add(record.line);
             self.with_thinking += u64::from(thinking > 0);
         }
-        if record.thinking.is_some_and(|tokens| tokens > output) || record.answer.is_some_and(|tokens| tokens > output) {
+        if record.thinking.is_some_and(|tokens| tokens > output) || record.answer.is_some_and(|tokens| tokens > output)
+        {
             self.thinking_over_output.add(record.line);
         }
         if record.asked_to_think == Some(true) {

@@ -39,7 +39,8 @@ pub fn read_dataset(text: &str) -> std::result::Result<Vec<Window>, InputError> 
             None => Ok(Vec::new()),
             Some(text) => dictionary(text).map_err(|error| error.key(format!("{start}.{name}"))),
         };
-        let start_s = start.parse().map_err(|_| InputError::new(format!("`{start}`"), "a window starts at a number"))?;
+        let start_s =
+            start.parse().map_err(|_| InputError::new(format!("`{start}`"), "a window starts at a number"))?;
         found.push(Window {
             start_s,
             input: field("input_tokens")?,
@@ -53,9 +54,11 @@ pub fn read_dataset(text: &str) -> std::result::Result<Vec<Window>, InputError> 
 /// `{45: 0.25, 46: 0.5}`.
 fn dictionary(text: &str) -> std::result::Result<Vec<(f64, f64)>, InputError> {
     let bad = |found: &str| InputError::new(format!("`{found}`"), "write value: probability pairs in braces");
-    let inner = text.trim().strip_prefix('{').and_then(|text| text.strip_suffix('}')).ok_or_else(|| {
-        bad(text.get(..20).unwrap_or(text))
-    })?;
+    let inner = text
+        .trim()
+        .strip_prefix('{')
+        .and_then(|text| text.strip_suffix('}'))
+        .ok_or_else(|| bad(text.get(..20).unwrap_or(text)))?;
     let pairs = inner.split(',').filter(|pair| !pair.trim().is_empty());
     pairs
         .map(|pair| {

@@ -134,7 +134,8 @@ impl LengthReport {
         let censored = gathered.cut.total() + gathered.running.total();
         let corrected = |cap: u32| {
             let survival = survival.as_ref().filter(|_| censored > 0.0)?;
-            (f64::from(cap) <= survival.longest() || survival.beyond() < 1e-9).then(|| survival.mean_capped(f64::from(cap)))
+            (f64::from(cap) <= survival.longest() || survival.beyond() < 1e-9)
+                .then(|| survival.mean_capped(f64::from(cap)))
         };
         let caps = CAPS.map(|cap| AtCap {
             cap,

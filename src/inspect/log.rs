@@ -101,7 +101,8 @@ pub(super) struct Sums {
 fn number(line: &str, label: &str) -> Option<f64> {
     let start = line.find(label)? + label.len();
     let text = line[start..].trim_start_matches([' ', '=', ':', '\'', '"']);
-    let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | 'e' | '+'))).unwrap_or(text.len());
+    let end =
+        text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | 'e' | '+'))).unwrap_or(text.len());
     text[..end].trim_end_matches([',', '.']).replace(',', "").parse().ok()
 }
 
@@ -254,7 +255,9 @@ impl EngineReadings {
             let steady = count / queued.total();
             let busy = format!("running {usual} with {} queued", self.most_queued);
             let cause = match (self.max_running, self.state_slots) {
-                (Some(cap), _) if cap == u64::from(usual) => format!("the engine resolved its cap to {cap} at start-up"),
+                (Some(cap), _) if cap == u64::from(usual) => {
+                    format!("the engine resolved its cap to {cap} at start-up")
+                }
                 (_, Some(slots)) if self.sums.states_full_while_queued > 0.5 * queued.total() => {
                     format!("the pool of {slots} recurrent states is full")
                 }
@@ -265,9 +268,7 @@ impl EngineReadings {
                 _ => "neither pool is full, so look for a cap on running requests in the start-up lines".to_owned(),
             };
             if self.sums.kv_full_while_queued > 0.5 * queued.total() && steady < 0.6 {
-                said.push(format!(
-                    "{busy} and a full KV pool: memory limits the running requests, not a cap"
-                ));
+                said.push(format!("{busy} and a full KV pool: memory limits the running requests, not a cap"));
             } else if steady >= 0.6 || queued.total() < 3.0 {
                 said.push(format!("{busy}: an admission cap of {usual}; {cause}"));
             } else {

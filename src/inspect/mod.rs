@@ -2,6 +2,8 @@
 
 pub mod checks;
 mod counts;
+#[cfg(test)]
+mod engine_tests;
 mod fits;
 mod gather;
 pub mod histogram;
@@ -11,8 +13,6 @@ mod log;
 mod order;
 mod prometheus;
 mod recognise;
-#[cfg(test)]
-mod engine_tests;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -259,7 +259,11 @@ fn table_of(imported: Imported, file: &str) -> TableReport {
         Ok((table, left_out)) => table_report(&table, Some(imported), left_out),
         Err(error) => {
             let left_out = vec![error.to_string()];
-            table_report(&Table { file: file.to_owned(), rows: Vec::new(), unused_columns: Vec::new(), about: None }, Some(imported), left_out)
+            table_report(
+                &Table { file: file.to_owned(), rows: Vec::new(), unused_columns: Vec::new(), about: None },
+                Some(imported),
+                left_out,
+            )
         }
     }
 }

@@ -66,7 +66,8 @@ pub fn read_metrics(text: &str) -> Result<EngineReadings, InputError> {
         context_tokens: whole(get("context_len")),
         state_slots: whole((state_total > 0.0).then_some(state_total)),
         preemptions: whole(get("num_preemptions").or_else(|| get("num_retracted_requests"))).unwrap_or(0),
-        prefix_hit_share: get("cache_hit_rate").or_else(|| ratio(get("prefix_cache_hits"), get("prefix_cache_queries"))),
+        prefix_hit_share: get("cache_hit_rate")
+            .or_else(|| ratio(get("prefix_cache_hits"), get("prefix_cache_queries"))),
         ..EngineReadings::default()
     };
     let accepted = ratio(get("spec_decode_num_accepted_tokens"), get("spec_decode_num_drafts")).map(|mean| 1.0 + mean);

@@ -67,10 +67,12 @@ impl Kind {
     /// Where such a file belongs.
     pub fn use_as(self) -> &'static str {
         match self {
-            Kind::Requests => "a trace, job.trace = \"…\", or a law of lengths, job.output_tokens = { file = \"…\", column = \"…\" }",
+            Kind::Requests => {
+                "a trace, job.trace = \"…\", or a law of lengths, job.output_tokens = { file = \"…\", column = \"…\" }"
+            }
             Kind::Histogram => "a law of lengths, with the fit below as job.output_tokens",
             Kind::Rates => "the arrivals of a job; it has no lengths",
-            Kind::Benchmark | Kind::MeasuredTable | Kind::Folder => "a measured table, measured.table = \"…\"",
+            Kind::Benchmark | Kind::MeasuredTable | Kind::Folder => "a measured table, benchmark.table = \"…\"",
             Kind::EngineLog | Kind::EngineSeries | Kind::Metrics => "evidence for the running cap and the pools",
             Kind::ModelConfig => "a model, model.llm = \"…\"",
             Kind::Scenario => "the scenario of any command",
@@ -145,7 +147,8 @@ fn json(path: &Path, head: &str, whole: bool) -> Result<Option<Kind>> {
 /// Whether an object is the configuration of a model.
 pub(super) fn is_config(object: &Map<String, Value>) -> bool {
     let has = |key: &str| object.contains_key(key);
-    (has("model_type") || has("architectures")) && (has("hidden_size") || has("text_config") || has("num_hidden_layers"))
+    (has("model_type") || has("architectures"))
+        && (has("hidden_size") || has("text_config") || has("num_hidden_layers"))
 }
 
 fn is_servegen(object: &Map<String, Value>) -> bool {
@@ -164,6 +167,8 @@ fn plain(path: &Path, head: &str) -> Option<Kind> {
         "Retract requests",
         "SpecDecoding metrics",
     ];
+    // Words in the names of columns of lengths.
+    const LENGTHS: [&str; 7] = ["token", "toks", "len", "size", "prompt", "output", "response"];
     if prometheus::is_snapshot(head) {
         return Some(Kind::Metrics);
     }
@@ -197,7 +202,7 @@ fn plain(path: &Path, head: &str) -> Option<Kind> {
         Some(if has("concurrency") && !has("completed") { Kind::MeasuredTable } else { Kind::Benchmark })
     } else if names.iter().any(|name| name.contains("concurren") || name == "streams") {
         Some(Kind::MeasuredTable)
-    } else if names.len() > 1 || names.iter().any(|name| name.contains("token") || name.contains("len")) {
+    } else if names.iter().any(|name| LENGTHS.iter().any(|word| name.contains(word)) && name.len() < 40) {
         Some(Kind::Requests)
     } else {
         None

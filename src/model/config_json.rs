@@ -93,16 +93,12 @@ impl Llm {
             let line = error.line() as u64;
             in_file(InputError::new(error.to_string(), "give the model's whole config.json").line(line))
         })?;
-        let inner = ["text_config", "llm_config", "language_config"].iter().find_map(|key| whole.get(*key)?.as_object());
+        let inner =
+            ["text_config", "llm_config", "language_config"].iter().find_map(|key| whole.get(*key)?.as_object());
         let text = inner.unwrap_or(&whole);
         let family = text.get("model_type").or_else(|| whole.get("model_type")).and_then(Value::as_str).unwrap_or("");
-        let mut config = Config {
-            text,
-            whole: &whole,
-            family: family.to_owned(),
-            derivation: Vec::new(),
-            missing: Vec::new(),
-        };
+        let mut config =
+            Config { text, whole: &whole, family: family.to_owned(), derivation: Vec::new(), missing: Vec::new() };
         if !family.is_empty() {
             config.derivation.push(format!("family {family}, from model_type"));
         }
@@ -128,7 +124,8 @@ fn refuse_unknown(config: &Config<'_>) -> std::result::Result<(), InputError> {
         _ => return Ok(()),
     };
     let found = format!("the family {} has parts that its configuration does not size", config.family);
-    Err(InputError::new(found, format!("start from the built-in `{built_in}` (`makespan show {built_in}`)")).key("model_type"))
+    Err(InputError::new(found, format!("start from the built-in `{built_in}` (`makespan show {built_in}`)"))
+        .key("model_type"))
 }
 
 /// `_name_or_path`, else the folder that holds the file.
@@ -216,7 +213,8 @@ impl Config<'_> {
             self.derivation.push(every(full, "4th (the family's default)", "linear"));
             return Layers { full, sliding: 0, linear: layers - full };
         }
-        let windowed = self.find(&["sliding_window"]).is_some() && self.value("use_sliding_window") != Some(&Value::Bool(false));
+        let windowed =
+            self.find(&["sliding_window"]).is_some() && self.value("use_sliding_window") != Some(&Value::Bool(false));
         if !windowed || self.is(&["qwen2", "qwen3"]) && !self.flag("use_sliding_window") {
             return Layers { full: layers, ..Layers::default() };
         }
@@ -241,7 +239,9 @@ impl Config<'_> {
             Some(head_dim) => head_dim,
             None => self.derived("head dimension", hidden / heads.max(1), "hidden / query heads"),
         };
-        let gated = self.value("attn_output_gate").map_or(self.is(&["qwen3_next", "qwen3_5"]), |_| self.flag("attn_output_gate"));
+        let gated = self
+            .value("attn_output_gate")
+            .map_or(self.is(&["qwen3_next", "qwen3_5"]), |_| self.flag("attn_output_gate"));
         let bias = if self.is(&["qwen2"]) {
             Bias::Qkv
         } else if !self.flag("attention_bias") {
@@ -320,9 +320,8 @@ impl Config<'_> {
         let step = self.find(&["decoder_sparse_step", "moe_layer_freq"]).map_or(1, |(step, _)| step.max(1));
         let sparse = layers.saturating_sub(dense) / step;
         let dense = layers.saturating_sub(sparse);
-        let mlp = (dense > 0).then(|| {
-            Mlp { layers: dense, width: self.needed("dense feed-forward width", &["intermediate_size"]) }
-        });
+        let mlp = (dense > 0)
+            .then(|| Mlp { layers: dense, width: self.needed("dense feed-forward width", &["intermediate_size"]) });
         let bias = self.is(&["gpt_oss"]);
         (mlp, Some(Experts { layers: sparse, experts, routed, shared, width, bias }))
     }

@@ -122,7 +122,12 @@ fn write_engine(out: &mut impl Write, engine: &EngineReadings) -> io::Result<()>
 }
 
 fn write_lengths(out: &mut impl Write, lengths: &LengthReport) -> io::Result<()> {
-    write!(out, "\nrows        {} read, {} with an output length", thousands(lengths.rows), thousands(lengths.used as u64))?;
+    write!(
+        out,
+        "\nrows        {} read, {} with an output length",
+        thousands(lengths.rows),
+        thousands(lengths.used as u64)
+    )?;
     if lengths.without_output > 0 {
         write!(out, ", {} without", thousands(lengths.without_output))?;
     }
@@ -232,9 +237,19 @@ fn write_caps(out: &mut impl Write, lengths: &LengthReport) -> io::Result<()> {
     if let (Some(job), Some(output)) = (&lengths.job, &lengths.output) {
         let largest = lengths.caps.iter().rev().find_map(|cap| cap.corrected_mean.map(|mean| (cap.cap, mean)));
         let total = job.total as f64;
-        write!(out, "the whole job of {}: {} tokens by the plain mean", thousands(job.total), crate::format::tokens((output.mean * total) as u64))?;
+        write!(
+            out,
+            "the whole job of {}: {} tokens by the plain mean",
+            thousands(job.total),
+            crate::format::tokens((output.mean * total) as u64)
+        )?;
         match largest {
-            Some((cap, mean)) => writeln!(out, ", {} corrected, with a cap of {}", crate::format::tokens((mean * total) as u64), thousands(u64::from(cap)))?,
+            Some((cap, mean)) => writeln!(
+                out,
+                ", {} corrected, with a cap of {}",
+                crate::format::tokens((mean * total) as u64),
+                thousands(u64::from(cap))
+            )?,
             None => writeln!(out)?,
         }
     }

@@ -51,7 +51,7 @@ fn estimates(finished: usize, cap: f64, replication: u64) -> (f64, f64) {
     }
     let (mut sum, limit) = (0.0, cap as u64);
     while rows.len() < finished {
-        let Reverse((end, start, length)) = running.pop().unwrap();
+        let Reverse((end, _, length)) = running.pop().unwrap();
         now = end;
         sum += (length.min(limit)) as f64;
         rows.push(if length > limit { seen(limit as u32, 0.0, 1.0) } else { seen(length as u32, 1.0, 0.0) });

@@ -1,10 +1,10 @@
 //! Checks 12 to 15: the file as a whole.
 
 use super::{Findings, rows};
+use crate::format::{duration, percent, thousands};
 use crate::inspect::gather::Gathered;
 use crate::inspect::job::JobPart;
 use crate::measured::Severity::{Error, Note, Warning};
-use crate::format::{duration, percent, thousands};
 
 /// Drift of the input above which it is more than that of a service from half an hour to the next (0.06 to 0.08 in
 /// Azure's and Mooncake's traces).
@@ -22,8 +22,7 @@ fn order(gathered: &Gathered, findings: &mut Findings) {
         return;
     }
     findings.check(12);
-    for (order, column, threshold) in
-        [(&gathered.input_order, "input", 0.05), (&gathered.output_order, "output", 0.1)]
+    for (order, column, threshold) in [(&gathered.input_order, "input", 0.05), (&gathered.output_order, "output", 0.1)]
     {
         if let Some(way) = order.monotone() {
             let what = format!("the {column} is sorted, {way}");

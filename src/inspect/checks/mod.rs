@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::gather::Gathered;
 use super::job::JobPart;
-use crate::measured::Severity;
 use crate::format::percent;
+use crate::measured::Severity;
 
 pub use spikes::{Spike, spikes};
 

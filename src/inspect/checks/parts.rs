@@ -3,9 +3,9 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{Declared, Findings, rows};
+use crate::format::{percent, thousands};
 use crate::inspect::gather::{Gathered, PAIRS};
 use crate::measured::Severity::{Error, Note, Warning};
-use crate::format::{percent, thousands};
 
 pub(super) fn run(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
     empty_answers(gathered, findings);
@@ -24,7 +24,8 @@ fn empty_answers(gathered: &Gathered, findings: &mut Findings) {
     if gathered.empty.rows > 0 {
         let share = gathered.empty.rows as f64 / used;
         let severity = if share > 0.05 { Error } else { Warning };
-        let what = format!("{} have an empty answer without a cap having cut them", rows(gathered.empty.rows as f64, used));
+        let what =
+            format!("{} have an empty answer without a cap having cut them", rows(gathered.empty.rows as f64, used));
         let effect = "the request was paid for and answered nothing: count it as failed, and run it again";
         findings.add(7, severity, what, effect).share(share).line(Some(gathered.empty.line));
     }
@@ -42,8 +43,11 @@ fn thinking(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
         findings.check(8);
     }
     // A column that says which rows think tells models without thinking apart.
-    let (thinkers, thought) =
-        if gathered.asked_to_think > 0 { (gathered.asked_to_think, gathered.thought) } else { (known, gathered.with_thinking) };
+    let (thinkers, thought) = if gathered.asked_to_think > 0 {
+        (gathered.asked_to_think, gathered.thought)
+    } else {
+        (known, gathered.with_thinking)
+    };
     let thinks = thought > 0 || declared.thinking;
     if thinkers > 0 && thinks && thought < thinkers {
         let missing = (thinkers - thought) as f64;
@@ -59,7 +63,7 @@ fn thinking(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
         let what = format!("{}: the output is the answer alone", rows(same, gathered.used()));
         findings.add(8, Error, what, "the thinking is not in the output: it is understated several times");
     }
-    if gathered.characters_tokens > 100.0 {
+    if gathered.characters_tokens > 100.0 && gathered.used() >= 50.0 {
         let ratio = gathered.characters / gathered.characters_tokens;
         if !(2.0..=6.0).contains(&ratio) {
             let what = format!("the answers have {ratio:.1} characters a token");

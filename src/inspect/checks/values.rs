@@ -2,9 +2,12 @@
 
 use super::spikes::{Spike, at, spikes};
 use super::{Declared, Findings, rows};
+use crate::format::{percent, rate, thousands};
 use crate::inspect::gather::Gathered;
 use crate::measured::Severity::{Error, Note, Warning};
-use crate::format::{percent, rate, thousands};
+
+/// Rows below which shares of single lengths say nothing.
+const FEW: f64 = 50.0;
 
 /// Outputs this short are tiny.
 const TINY: u32 = 8;
@@ -59,10 +62,14 @@ fn bad_values(gathered: &Gathered, findings: &mut Findings) {
 }
 
 fn dominance(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
+    if gathered.used() < FEW {
+        return;
+    }
     findings.check(2);
     let Some((top, count)) = gathered.output.top() else { return };
     let share = count / gathered.used();
-    if share <= 0.2 {
+    // Outputs that a cap cut are no replies of one length: check 5 names them.
+    if share <= 0.2 || gathered.cut.at(top) > 0.5 * count {
         return;
     }
     let mut what = format!("{} have exactly {top} output tokens", rows(count, gathered.used()));
@@ -90,7 +97,11 @@ fn dominance(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
 
 fn spike_found(gathered: &Gathered, spike: Spike, findings: &mut Findings) {
     let times = if spike.times.is_finite() { format!("{:.0} times its", spike.times) } else { "without any".into() };
-    let what = format!("{} have exactly {} output tokens, {times} neighbours", rows(spike.rows, gathered.used()), thousands(u64::from(spike.tokens)));
+    let what = format!(
+        "{} have exactly {} output tokens, {times} neighbours",
+        rows(spike.rows, gathered.used()),
+        thousands(u64::from(spike.tokens))
+    );
     let effect = "a canned reply, a retry or a limit of some client; harmless for the mean at this share";
     findings.add(3, Warning, what, effect).share(spike.share).line(gathered.example(spike.tokens));
 }
@@ -99,7 +110,7 @@ fn spike_found(gathered: &Gathered, spike: Spike, findings: &mut Findings) {
 /// rows within a tenth of 406.
 fn band(gathered: &Gathered, findings: &mut Findings) {
     let output = &gathered.output;
-    if gathered.used() < 1000.0 || output.quantile(0.5) < 50 {
+    if gathered.used() < 1000.0 || output.quantile(0.5) < 50 || output.distinct() < 50 {
         return;
     }
     let windows = output.iter().map(|(low, _)| {
@@ -126,6 +137,9 @@ fn band(gathered: &Gathered, findings: &mut Findings) {
 }
 
 fn tiny(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
+    if gathered.used() < FEW {
+        return;
+    }
     findings.check(4);
     let count = gathered.output.between(1, TINY);
     let share = count / gathered.used();

@@ -100,7 +100,11 @@ pub struct Imported {
 /// Which tool writes objects with such keys.
 pub fn tool_of(object: &Map<String, Value>) -> Option<Tool> {
     let has = |key: &str| object.contains_key(key);
-    if object.get("benchmarks").and_then(Value::as_array).is_some_and(|all| all.iter().any(|it| it.get("metrics").is_some())) {
+    if object
+        .get("benchmarks")
+        .and_then(Value::as_array)
+        .is_some_and(|all| all.iter().any(|it| it.get("metrics").is_some()))
+    {
         Some(Tool::Guidellm)
     } else if has("output_token_throughput") && object["output_token_throughput"].get("avg").is_some() {
         Some(Tool::Aiperf)
@@ -135,23 +139,45 @@ pub fn import(text: &str, file: &str) -> Result<Imported, InputError> {
     let objects = text::objects(text).map_err(|error| error.file(file))?;
     let first = objects.iter().find_map(|(line, object)| Some((*line, tool_of(object)?)));
     let Some((_, tool)) = first else {
-        let keys: Vec<&str> = objects.iter().flat_map(|(_, object)| object.keys()).take(12).map(String::as_str).collect();
+        let keys: Vec<&str> =
+            objects.iter().flat_map(|(_, object)| object.keys()).take(12).map(String::as_str).collect();
         let remedy = "known are results of vllm bench, sglang bench, AIPerf, InferenceX, llama.cpp and guidellm";
         return Err(InputError::new(format!("no known result among {}", keys.join(", ")), remedy).file(file));
     };
     let mut imported = Imported { tool, model: None, runs: Vec::new(), left_out: Vec::new() };
+    let from_path = concurrency_in(file);
     for (line, object) in &objects {
         if tool_of(object) != Some(tool) {
             imported.left_out.push(format!("line {line}: not of {tool}"));
             continue;
         }
-        let model = ["model_id", "model", "model_filename", "model_type"].iter().find_map(|key| object.get(*key)?.as_str());
+        let model =
+            ["model_id", "model", "model_filename", "model_type"].iter().find_map(|key| object.get(*key)?.as_str());
         imported.model = imported.model.take().or(model.map(str::to_owned));
         for run in tools::runs(tool, object) {
-            imported.runs.push((*line, run));
+            let concurrency = run.concurrency.or(from_path);
+            imported.runs.push((*line, Run { concurrency, ..run }));
         }
     }
     Ok(imported)
+}
+
+/// The number after "concurrency" in a path: AIPerf names the folders of its runs so, and its CSV does not say it.
+fn concurrency_in(path: &str) -> Option<f64> {
+    let rest = &path[path.rfind("concurrency")? + "concurrency".len()..];
+    let digits = rest.trim_start_matches(['-', '_', '=']);
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// Whether a text is a result file rather than a table of this project: JSON, AIPerf's CSV, or columns that are a
+/// tool's keys.
+pub(super) fn is_result(text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let header = text.lines().next().unwrap_or("");
+    text.starts_with(['{', '[', '|'])
+        || is_aiperf_csv(text)
+        || header.contains("completed,") && header.contains("duration")
 }
 
 impl Imported {
@@ -171,7 +197,7 @@ impl Imported {
         }
         if rows.is_empty() {
             let found = left_out.first().cloned().unwrap_or_else(|| "no runs".to_owned());
-            let remedy = "a run needs a concurrency and tokens per second; switch to a run that completed";
+            let remedy = "a run needs a concurrency and tokens per second";
             return Err(InputError::new(found, remedy).file(file));
         }
         rows.sort_by_key(|row| row.concurrency);

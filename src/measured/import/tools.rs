@@ -54,7 +54,8 @@ fn serving(object: &Object) -> Run {
     let per_request = |total: &str| Some(get(&[total])? / requests.filter(|count| *count > 0.0)?);
     let at_once = object.get("request_rate").is_none_or(|rate| rate.as_str() == Some("inf") || rate.is_null());
     // Without a limit the client sends everything at once when the request rate is infinite.
-    let all = if at_once { get(&["num_prompts", "completed"]) } else { get(&["max_concurrent_requests", "concurrency"]) };
+    let all =
+        if at_once { get(&["num_prompts", "completed"]) } else { get(&["max_concurrent_requests", "concurrency"]) };
     let from_total = Some(get(&["total_output_tokens"]).unwrap_or(0.0) / seconds.unwrap_or(f64::NAN));
     Run {
         concurrency: get(&["max_concurrency"]).or(all),
@@ -68,12 +69,10 @@ fn serving(object: &Object) -> Run {
         tpot_ms: get(&["mean_tpot_ms", "median_tpot_ms"]),
         seconds,
         acceptance: get(&["accept_length", "spec_decode_acceptance_length"]),
-        running_cap: object
-            .get("server_info")
-            .and_then(|info| {
-                let states = info.get("internal_states").unwrap_or(info);
-                deep(states, &["effective_max_running_requests_per_dp", "max_running_requests"])
-            }),
+        running_cap: object.get("server_info").and_then(|info| {
+            let states = info.get("internal_states").unwrap_or(info);
+            deep(states, &["effective_max_running_requests_per_dp", "max_running_requests"])
+        }),
         mean_in_flight: get(&["concurrency"]),
     }
 }
@@ -132,9 +131,10 @@ fn aiperf(object: &Object) -> Run {
         })
     };
     Run {
-        concurrency: object.get("input_config").and_then(|config| deep(config, &["concurrency"])).or_else(|| {
-            number(object.get("concurrency"))
-        }),
+        concurrency: object
+            .get("input_config")
+            .and_then(|config| deep(config, &["concurrency"]))
+            .or_else(|| number(object.get("concurrency"))),
         output_tok_per_s: average(&["output_token_throughput"]),
         total_tok_per_s: average(&["total_token_throughput"]),
         input_tokens: average(&["input_sequence_length"]),

@@ -57,7 +57,9 @@ pub(super) fn openai_output(object: &Object, emit: &mut Emit<'_>) -> Checked<()>
         output: Some(output),
         thinking: detail(["completion_tokens_details", "output_tokens_details"], "reasoning_tokens")
             .map(|tokens| tokens.div_ceil(several)),
-        total: (several == 1).then(|| field(["total_tokens", "total_tokens"]).and_then(|it| tokens_of(Some(it)).ok())).flatten(),
+        total: (several == 1)
+            .then(|| field(["total_tokens", "total_tokens"]).and_then(|it| tokens_of(Some(it)).ok()))
+            .flatten(),
         time_ns: created(body).map(guessed_time_ns).transpose().map_err(|error| error.key("created"))?,
         finish,
         id: id_of(object, &["custom_id"]),
@@ -157,7 +159,8 @@ pub(super) fn aiperf_export(object: &Object, emit: &mut Emit<'_>) -> Checked<()>
 pub(super) fn bench_result(object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let list = |key: &str| object.get(key).and_then(Value::as_array);
     let bad = |key: &str| InputError::new("no list", "give one length per request").key(key);
-    let (inputs, outputs) = (list("input_lens").ok_or_else(|| bad("input_lens"))?, list("output_lens").ok_or_else(|| bad("output_lens"))?);
+    let (inputs, outputs) =
+        (list("input_lens").ok_or_else(|| bad("input_lens"))?, list("output_lens").ok_or_else(|| bad("output_lens"))?);
     if inputs.len() != outputs.len() {
         let found = format!("{} input lengths and {} output lengths", inputs.len(), outputs.len());
         return Err(InputError::new(found, "give one of each per request").key("output_lens"));

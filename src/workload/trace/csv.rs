@@ -294,6 +294,14 @@ pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Resu
 }
 
 fn unknown_columns(names: &[String], line: u64) -> InputError {
+    if names.iter().any(|name| name.to_lowercase().contains("concurrency")) {
+        let remedy = "use it as benchmark.table = \"…\"";
+        return InputError::new("this is a table of throughput against concurrency, not a trace", remedy).line(line);
+    }
+    if names.iter().any(|name| name.contains("#running-req") || name.contains("Avg prompt throughput")) {
+        let remedy = "`makespan inspect` reads it";
+        return InputError::new("this is an engine log, not a trace", remedy).line(line);
+    }
     let looked_for: Vec<String> = FORMATS
         .iter()
         .map(|columns| format!("{} with {}", columns.prompt.join(" or "), columns.output.join(" or ")))

@@ -12,6 +12,7 @@ use super::{
     Checked, LONGEST_LINE_BYTES, Lines, TraceFormat, guessed_time_ns, parse_tokens, text_tokens, time_ns, whole_tokens,
 };
 use crate::error::{Error, InputError, Result};
+use crate::measured::import::tool_of;
 
 pub(super) type Object = Map<String, Value>;
 
@@ -37,8 +38,7 @@ const fn keys(
     Keys { format, time, prompt, output, read: plain }
 }
 
-const MOONCAKE: Keys =
-    keys(TraceFormat::Mooncake, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
+const MOONCAKE: Keys = keys(TraceFormat::Mooncake, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
 
 const QWEN_BAILIAN: Keys =
     keys(TraceFormat::QwenBailian, &[("timestamp", Some(1e9))], &["input_length"], &["output_length"]);
@@ -141,6 +141,11 @@ fn detect(object: &Object) -> Checked<(&'static Keys, bool)> {
         if any(RECORDING.prompt) || !has("prompt") { &RECORDING } else { &PROMPTS }
     } else if has("prompt") {
         &PROMPTS
+    } else if let Some(tool) = tool_of(object) {
+        let remedy = "use it as a table: benchmark.table = \"…\"; a run with detailed output has lengths too";
+        return Err(InputError::new(format!("this is a result of {tool}, not a trace"), remedy));
+    } else if has("hidden_size") || has("text_config") {
+        return Err(InputError::new("this is a model's config.json, not a trace", "use it as model.llm = \"…\""));
     } else {
         let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
         let remedy = "looked for input_length with output_length (Mooncake, Qwen-Bailian), input_toks with output_toks \

@@ -282,10 +282,8 @@ impl RecordSink for RawRows {
         self.rows.push(RawRow { prompt_tokens: found[0], output_tokens: found[1], time_ns });
         // A trace has prefix blocks when its first request has them.
         if self.rows.len() == 1 && prefix.is_some() {
-            self.prefix_blocks = self
-                .format
-                .block_tokens()
-                .map(|block_tokens| PrefixBlocks { block_tokens, ..PrefixBlocks::default() });
+            self.prefix_blocks =
+                self.format.block_tokens().map(|block_tokens| PrefixBlocks { block_tokens, ..PrefixBlocks::default() });
         }
         if let Some(blocks) = &mut self.prefix_blocks {
             if let Some(ids) = prefix {
