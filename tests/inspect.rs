@@ -273,7 +273,7 @@ fn an_empty_thinking_block_is_named_in_plain_words_and_refused() {
     std::fs::write(&path, faulty(5000)).unwrap();
     let inspection = inspect(&path, &Options::default()).unwrap();
     let errors = inspection.errors();
-    assert!(errors[0].starts_with("error 2, one value dominates: 87% of the rows (4,350) have exactly 6 output tokens: most likely an empty thinking block (<think></think>)"), "{errors:?}");
+    assert!(errors[0].starts_with("error 2, one value dominates: 87% of the rows (4,348) have exactly 6 output tokens: most likely an empty thinking block (<think></think>)"), "{errors:?}");
     assert!(errors[0].contains("makes the job look 7."), "{}", errors[0]);
     let numbers: Vec<u8> = inspection.lengths.unwrap().checks.findings.iter().map(|it| it.check).collect();
     assert!([2, 4, 11].iter().all(|check| numbers.contains(check)), "{numbers:?}");
@@ -295,9 +295,14 @@ fn an_empty_thinking_block_is_named_in_plain_words_and_refused() {
     assert_eq!(json["lengths"]["checks"]["findings"][0]["check"], 2);
     // The same file refuses a plan.
     let scenario = folder.path().join("job.toml");
-    let text = "like = \"qwen3.6-27b-job\"\n[job]\nrequests = 100\n";
-    let _ = text;
-    let _ = scenario;
+    let text = "title = \"t\"\n[job]\nrequests = 100\nprompt_tokens = 133\noutput_tokens = { file = \"replies.csv\", column \
+                = \"response_tokens\" }\n[fleet]\ngpus = 4\n[engine]\nname = \"fixed-rate\"\ntok_per_s_per_gpu = 400\n";
+    std::fs::write(&scenario, text).unwrap();
+    let (code, _, error) = run(&["simulate", scenario.to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("has faults: error 2, one value dominates: 87%"), "{error}");
+    let (code, _, error) = run(&["simulate", scenario.to_str().unwrap(), "--accept-faults"]);
+    assert_eq!(code, Some(0), "{error}");
     let (code, ..) = run(&["inspect", "no-such-file"]);
     assert_eq!(code, Some(2));
 }
