@@ -51,6 +51,9 @@ impl Simulate {
             )
             .into());
         }
+        if let Some(path) = &self.requests_csv {
+            makespan::files::check_writable(path)?;
+        }
         let started = Instant::now();
         let setup = Setup::new(&scenario)?;
         let job = JobSource::new(&scenario)?;

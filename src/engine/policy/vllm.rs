@@ -18,8 +18,7 @@ pub(super) fn plan<O: Observer>(
     observer: &mut O,
 ) -> Result<Verdict> {
     let mut preempted = false;
-    while !replica.fits() {
-        preempt_last(replica, now, queue, observer)?;
+    while !replica.fits() && preempt_last(replica, now, queue, observer)? {
         preempted = true;
     }
     let width = replica.settings.speculation.as_ref().map_or(1, |s| u64::from(s.draft_tokens()) + 1);
@@ -29,19 +28,19 @@ pub(super) fn plan<O: Observer>(
     Ok(Verdict { limit, decodes_beside_prefill: true, replan: preempted })
 }
 
-/// Sends the most recently admitted request that has not ended back to the front of the queue.
+/// Sends the most recently admitted request that has not ended back to the front of the queue; false when all have ended.
+/// Pages of requests whose end the host does not know of yet come free a step later: until then even a request that is
+/// alone may have to go.
 fn preempt_last<O: Observer>(
     replica: &mut Replica,
     now: SimTime,
     queue: &mut impl Queue,
     observer: &mut O,
-) -> Result<()> {
+) -> Result<bool> {
     let live = |slot: &&u32| replica.slots[**slot as usize].as_ref().is_some_and(|s| s.phase != Phase::Finished);
     let mut candidates = replica.running.iter().rev().filter(live);
-    let Some(&victim) = candidates.next() else {
-        return Err(Error::Impossible("the KV pool is too small for what has finished already".to_owned()));
-    };
-    if candidates.next().is_none() {
+    let Some(&victim) = candidates.next() else { return Ok(false) };
+    if candidates.next().is_none() && replica.unreleased.is_empty() {
         let request = replica.slots[victim as usize]
             .as_ref()
             .map(|s| (s.request.id, s.request.prompt_tokens, s.request.output_tokens));
@@ -49,7 +48,7 @@ fn preempt_last<O: Observer>(
         return Err(too_large(id, prompt, output, replica));
     }
     replica.preempt(victim, now, true, queue, observer);
-    Ok(())
+    Ok(true)
 }
 
 fn too_large(id: u64, prompt_tokens: u32, output_tokens: u32, replica: &Replica) -> Error {
@@ -86,8 +85,7 @@ fn continue_prompts<O: Observer>(
         if !rules.reserve_full_prompt {
             let wanted = replica.pages(u64::from(sequence.prefilled) + tokens);
             let grown = wanted.saturating_sub(sequence.held_pages);
-            while replica.used_pages() + grown > replica.pool_pages {
-                preempt_last(replica, now, queue, observer)?;
+            while replica.used_pages() + grown > replica.pool_pages && preempt_last(replica, now, queue, observer)? {
                 preempted = true;
                 if replica.slots[slot as usize].as_ref().is_none_or(|s| s.admission != admission) {
                     break;

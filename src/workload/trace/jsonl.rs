@@ -271,6 +271,7 @@ fn syntax(error: &serde_json::Error, line: u64) -> InputError {
     let remedy = "give one whole JSON object per line, or a list of objects";
     // The parser counts lines within the record, so only its column means something.
     let found = match error.to_string().rsplit_once(" at line ") {
+        _ if error.is_data() => "a value that is no object".to_owned(),
         Some((found, _)) => format!("{found} at character {}", error.column()),
         None => error.to_string(),
     };
