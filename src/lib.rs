@@ -5,9 +5,10 @@
 
 pub mod error;
 pub mod files;
-pub mod format;
 pub mod random;
 pub mod units;
+
+pub mod format;
 
 pub mod measured;
 pub mod model;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use assert_cmd::Command;
 use makespan::inspect::{Declared, Inspection, JobPart, Kind, Options, inspect};
 use makespan::measured::Severity;
+use makespan::workload::Trace;
+use makespan::workload::trace::TraceOptions;
 
 fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(name)
@@ -60,6 +62,12 @@ fn the_end_of_a_batch_request_is_censoring() {
     assert_eq!((batch.censored, batch.beyond), (1.0, Some(0.5)));
     assert_eq!(look("openai_batch_responses.jsonl").lengths.unwrap().censored, 1.0);
     assert_eq!(look("anthropic_batch.jsonl").lengths.unwrap().censored, 0.0);
+    // As a trace: failed lines are left out with the empty rows, or named.
+    let trace = |skip_empty| Trace::read(&sample("openai_batch_output.jsonl"), TraceOptions { skip_empty });
+    let read = trace(true).unwrap();
+    assert_eq!((read.rows.len(), read.skipped), (2, 2));
+    let error = trace(false).unwrap_err().to_string();
+    assert!(error.ends_with(":3: response: status 400; a failed request has no length"), "{error}");
     let options = Options { inputs: Some(sample("openai_batch_input.jsonl")), ..Options::default() };
     let joined = inspect(&sample("openai_batch_output.jsonl"), &options).unwrap().lengths.unwrap();
     assert_eq!(joined.job.unwrap().total, 2);

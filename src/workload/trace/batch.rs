@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::jsonl::{Emit, Object, id_of, token_value, tokens_of};
-use super::record::{Finish, Record};
+use super::record::{Finish, NO_LENGTH, Record};
 use super::{Checked, guessed_time_ns, text_tokens, time_ns};
 use crate::error::InputError;
 
@@ -26,13 +26,13 @@ fn created(body: Option<&Value>) -> Option<f64> {
 pub(super) fn openai_output(object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     if let Some(error) = object.get("error").filter(|error| !error.is_null()) {
         let code = error.get("code").and_then(Value::as_str).unwrap_or("an error");
-        return Err(failed("a failed request has no length", code.to_owned()).key("error"));
+        return Err(failed(NO_LENGTH, code.to_owned()).key("error"));
     }
     let response = object.get("response").and_then(Value::as_object);
     let status = response.and_then(|response| response.get("status_code")).and_then(Value::as_u64);
     if status != Some(200) {
         let status = status.map_or_else(|| "no status".to_owned(), |status| format!("status {status}"));
-        return Err(failed("a failed request has no length", status).key("response"));
+        return Err(failed(NO_LENGTH, status).key("response"));
     }
     let body = response.and_then(|response| response.get("body"));
     let usage = body.and_then(|body| body.get("usage"));
@@ -77,7 +77,7 @@ pub(super) fn anthropic_output(object: &Object, emit: &mut Emit<'_>) -> Checked<
     let result = object.get("result");
     let kind = result.and_then(|result| result.get("type")).and_then(Value::as_str).unwrap_or("no result");
     if kind != "succeeded" {
-        return Err(failed("a failed request has no length", kind.to_owned()).key("result"));
+        return Err(failed(NO_LENGTH, kind.to_owned()).key("result"));
     }
     let message = result.and_then(|result| result.get("message"));
     let usage = message.and_then(|message| message.get("usage"));
@@ -135,7 +135,7 @@ pub(super) fn openai_input(object: &Object, emit: &mut Emit<'_>) -> Checked<()> 
 
 pub(super) fn aiperf_export(object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     if object.get("error").is_some_and(|error| !error.is_null()) {
-        return Err(failed("a failed request has no length", "an error".to_owned()).key("error"));
+        return Err(failed(NO_LENGTH, "an error".to_owned()).key("error"));
     }
     let metadata = object.get("metadata");
     if metadata.and_then(|it| it.get("was_cancelled")).and_then(Value::as_bool) == Some(true) {

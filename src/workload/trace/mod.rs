@@ -298,6 +298,11 @@ impl RecordSink for RawRows {
     }
 
     fn refused(&mut self, error: InputError) -> Result<()> {
+        // A failed line of a batch output is an empty row too.
+        if self.skip_empty && error.remedy == record::NO_LENGTH {
+            self.skipped += 1;
+            return Ok(());
+        }
         Err(error.into())
     }
 }

@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::{Checked, TraceFormat};
 use crate::error::{InputError, Result};
 
+/// What is said of a request that failed.
+pub(crate) const NO_LENGTH: &str = "a failed request has no length";
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
