@@ -32,9 +32,12 @@ pub use prometheus::read_metrics;
 pub use recognise::{Kind, recognise};
 
 use crate::error::{Error, InputError, Result};
+use crate::format::thousands;
 use crate::measured::import::{Imported, import, markdown_as_csv};
 use crate::measured::{self, Severity, Table, read_table};
+use crate::model::Configured;
 use crate::model::llm::Llm;
+use crate::model::quantisation::{Quantisation, StateDtype};
 use crate::workload::trace::{Record, RecordSink, TraceFormat, read_records};
 use recognise::LARGEST_DOCUMENT;
 
@@ -149,11 +152,29 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
         Kind::EngineSeries => inspection.engine = Some(series(&text(path)?).map_err(in_file)?),
         Kind::Metrics => inspection.engine = Some(read_metrics(&text(path)?).map_err(in_file)?),
         Kind::ModelConfig => {
-            inspection.model = Llm::from_config(&text(path)?, &inspection.file)?.derivation;
+            inspection.model = model(&Llm::from_config(&text(path)?, &inspection.file)?)?;
         }
         Kind::Scenario | Kind::Description => {}
     }
     Ok(inspection)
+}
+
+/// How each size was found, and what follows from them.
+fn model(configured: &Configured) -> Result<Vec<String>> {
+    let llm = &configured.llm;
+    let quantisation = Quantisation::find(&llm.default_weights)?;
+    let sizes = llm.sizes(&quantisation, quantisation.kv, StateDtype::default())?;
+    let mut lines = configured.derivation.clone();
+    lines.push(format!(
+        "{:.3} B parameters, {:.2} GB of weights",
+        sizes.total_parameters / 1e9,
+        sizes.resident_bytes / 1e9
+    ));
+    lines.push(format!("{} bytes of KV per token of context", thousands(sizes.kv.stored_bytes_per_token as u64)));
+    if let Some(state) = &sizes.state {
+        lines.push(format!("{} bytes of recurrent state per request", thousands(state.bytes_per_request as u64)));
+    }
+    Ok(lines)
 }
 
 /// The text of a file, up to a size that no result file reaches.

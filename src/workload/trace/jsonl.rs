@@ -7,10 +7,9 @@ use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::batch;
+use super::lines::{LONGEST_LINE_BYTES, Lines};
 use super::record::{Finish, Record, RecordSink, hashed};
-use super::{
-    Checked, LONGEST_LINE_BYTES, Lines, TraceFormat, guessed_time_ns, parse_tokens, text_tokens, time_ns, whole_tokens,
-};
+use super::{Checked, TraceFormat, guessed_time_ns, parse_tokens, text_tokens, time_ns, whole_tokens};
 use crate::error::{Error, InputError, Result};
 use crate::measured::import::tool_of;
 

@@ -5,26 +5,25 @@
 mod batch;
 mod csv;
 mod jsonl;
+mod lines;
 mod record;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::io::{BufRead, Read as _};
+use std::io::BufRead;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::{Error, InputError, Result, nearest};
 
+use lines::Lines;
 pub use record::{Finish, Record, RecordSink};
 
 /// Characters that stand for a token where a file has only text: English prose in byte-pair vocabularies of 100,000
 /// and more entries has 4 to 4.5, code about 3.
 pub const CHARACTERS_PER_TOKEN: f64 = 4.0;
-
-/// Longest line or document that is read, bytes: memory stays bounded whatever the file holds.
-const LONGEST_LINE_BYTES: u64 = 256 << 20;
 
 /// A result whose error still lacks its file.
 type Checked<T> = std::result::Result<T, InputError>;
@@ -342,67 +341,6 @@ impl RawRows {
         });
         let (format, timed, skipped) = (self.format, self.timed, self.skipped);
         Ok(Trace { format, rows, timed, prefix_blocks, skipped, moved })
-    }
-}
-
-/// Lines with their numbers, without line ends and byte order mark.
-struct Lines<'a, R> {
-    reader: R,
-    path: &'a Path,
-    line: Vec<u8>,
-    /// Number of the current line, from 1.
-    number: u64,
-}
-
-impl<'a, R: BufRead> Lines<'a, R> {
-    fn new(reader: R, path: &'a Path) -> Self {
-        Lines { reader, path, line: Vec::new(), number: 0 }
-    }
-
-    /// Whether the first character that is neither a space nor a byte order mark opens a JSON value.
-    fn starts_json(&mut self) -> Result<bool> {
-        let start = self.reader.fill_buf().map_err(|source| Error::file(self.path, source))?;
-        let start = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(start);
-        Ok(matches!(start.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'[')))
-    }
-
-    /// Whether the file is a JSON list.
-    fn starts_list(&mut self) -> Result<bool> {
-        let start = self.reader.fill_buf().map_err(|source| Error::file(self.path, source))?;
-        let start = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(start);
-        Ok(start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
-    }
-
-    /// Moves past a byte order mark at the start.
-    fn skip_mark(&mut self) -> Result<()> {
-        let start = self.reader.fill_buf().map_err(|source| Error::file(self.path, source))?;
-        if start.starts_with(b"\xef\xbb\xbf") {
-            self.reader.consume(3);
-        }
-        Ok(())
-    }
-
-    /// The current line, without its end and byte order mark.
-    fn current(&self) -> &[u8] {
-        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if self.number == 1 { line.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(line) } else { line }
-    }
-
-    /// Moves to the next line; `None` at the end.
-    fn next_line(&mut self) -> Result<Option<&[u8]>> {
-        self.line.clear();
-        let mut limited = (&mut self.reader).take(LONGEST_LINE_BYTES);
-        let read = limited.read_until(b'\n', &mut self.line).map_err(|source| Error::file(self.path, source))?;
-        if read == 0 {
-            return Ok(None);
-        }
-        self.number += 1;
-        if read as u64 == LONGEST_LINE_BYTES {
-            let found = format!("a line of more than {} MiB", LONGEST_LINE_BYTES >> 20);
-            return Err(InputError::new(found, "give one request per line").line(self.number).into());
-        }
-        Ok(Some(self.current()))
     }
 }
 
