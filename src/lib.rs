@@ -8,9 +8,13 @@ pub mod files;
 pub mod random;
 pub mod units;
 
+pub mod format;
+
 pub mod measured;
 pub mod model;
 pub mod workload;
+
+pub mod inspect;
 
 pub mod cost;
 

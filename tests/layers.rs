@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules in import order, a row for those that do not know each other.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 12] = [
     &["error"],
     &["files", "random", "units"],
+    &["format"],
     &["measured", "model"],
     &["workload"],
+    &["inspect"],
     &["cost"],
     &["engine"],
     &["simulation"],

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod diagnose;
+mod inspect;
 mod list;
 mod show;
 mod simulate;
@@ -9,12 +10,14 @@ mod sweep;
 mod validate;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
+use makespan::inspect::{Options, inspect};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
@@ -37,6 +40,8 @@ enum Command {
     Diagnose(diagnose::Diagnose),
     /// Put predictions to the test on measured tables
     Validate(validate::Validate),
+    /// What a trace, length file, result file or engine log says, and its faults
+    Inspect(inspect::Inspect),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -55,6 +60,9 @@ struct ScenarioArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Plan in spite of errors in the job's file of requests or lengths
+    #[arg(long)]
+    accept_faults: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -63,8 +71,39 @@ struct ScenarioArgs {
 impl ScenarioArgs {
     fn load(&self) -> anyhow::Result<Scenario> {
         let overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Scenario::load(&self.scenario, &overrides)?)
+        let scenario = Scenario::load(&self.scenario, &overrides)?;
+        if !self.accept_faults {
+            refuse_faulty_files(&scenario)?;
+        }
+        Ok(scenario)
     }
+}
+
+/// Looks at the files that the job's requests come from: a plan from a faulty one looks precise and is worthless.
+fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
+    let job = &scenario.tables.job;
+    let of_law = |law: &Option<toml::Value>| {
+        let law = law.as_ref()?.as_table()?;
+        law.get("file").or_else(|| law.get("finished"))?.as_str().map(PathBuf::from)
+    };
+    for file in [job.trace.clone(), of_law(&job.output_tokens)].into_iter().flatten() {
+        let path = scenario.folder.join(file);
+        // What cannot be inspected is left to the reader that needs it, which says why.
+        let Ok(inspection) = inspect(&path, &Options::default()) else { continue };
+        // Rows that are no requests are named, or left out, by the reader.
+        if inspection.lengths.as_ref().is_some_and(|lengths| lengths.refused > 0) && job.skip_empty_rows != Some(true) {
+            continue;
+        }
+        let mut errors = inspection.errors();
+        errors.retain(|error| !error.starts_with("error 1,"));
+        if let Some(first) = errors.first() {
+            let path = path.display();
+            return Err(Error::Impossible(format!(
+                "{path} has faults: {first}. `makespan inspect {path}` shows all; --accept-faults plans all the same"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Runs the program and says how it ended.
@@ -83,6 +122,7 @@ pub fn run() -> ExitCode {
         Command::Calibrate(command) => command.run(),
         Command::Diagnose(command) => command.run(),
         Command::Validate(command) => command.run(),
+        Command::Inspect(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

@@ -5,8 +5,10 @@ use std::io::Write;
 use clap::Args;
 use makespan::error::{Error, InputError};
 use makespan::experiment::Setup;
+use makespan::inspect::{Options, inspect};
 use makespan::model::builtin::{Kind, find, names};
 use makespan::model::scenario::{Override, Scenario};
+use makespan::report::InspectReport;
 use serde_json::json;
 
 use super::print;
@@ -36,6 +38,10 @@ impl Show {
             None => Kind::ALL.into_iter().filter(|kind| names(*kind).contains(&self.name)).collect(),
         };
         let path = std::path::Path::new(&self.name);
+        if self.name.ends_with(".json") && makespan::files::is_file(path) {
+            let report = InspectReport(inspect(path, &Options::default())?);
+            return print(|out| if self.json { report.write_json(out) } else { report.write_text(out) });
+        }
         let kind = match kinds.as_slice() {
             [kind] => *kind,
             [] if makespan::files::is_file(path) => Kind::Scenario,

@@ -80,7 +80,8 @@ pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
     };
     let joined = setup.scenario.folder.join(named);
     let name = if crate::files::is_file(&joined) { joined.display().to_string() } else { named.clone() };
-    let csv = if name.ends_with(".csv") { name.clone() } else { format!("{name}.csv") };
+    let csv =
+        if name.ends_with(".csv") || crate::files::is_file(&joined) { name.clone() } else { format!("{name}.csv") };
     let found = find(Kind::Measured, &csv).map_err(|error| match error {
         Error::Input(input) => Error::Input(setup.scenario.locate(input.key("benchmark.table"))),
         other => other,

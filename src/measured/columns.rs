@@ -77,6 +77,17 @@ const NAMES: &[(&str, Field, f64)] = &[
     ("tput_user_tps", Field::FromTpot, 1.0),
 ];
 
+/// Columns of request traces that no measured table has, in normal form.
+const TRACE_COLUMNS: [&str; 7] = [
+    "contexttokens",
+    "generatedtokens",
+    "request_tokens",
+    "response_tokens",
+    "num_prefill_tokens",
+    "num_decode_tokens",
+    "arrival_timestamp",
+];
+
 /// The columns of one table.
 #[derive(Debug)]
 pub(super) struct Columns {
@@ -122,6 +133,11 @@ impl Columns {
 
     /// The error for a missing column `name`, naming a header that may be it.
     pub fn missing(&self, name: &str, why: &str) -> InputError {
+        if let Some(column) = self.headers.iter().find(|header| TRACE_COLUMNS.contains(&normal(header).as_str())) {
+            let remedy = "give a table of concurrency and throughput, and the trace as `job.trace`";
+            return InputError::new(format!("the column {column} belongs to a request trace, not a table"), remedy)
+                .line(1);
+        }
         let near = crate::error::nearest(name, self.unused.iter().map(String::as_str));
         let remedy = match near {
             Some(near) => format!("{why}; is it `{near}`? the columns are: {}", self.headers.join(", ")),

@@ -7,6 +7,7 @@ mod about;
 mod check;
 mod columns;
 mod curve;
+pub mod import;
 mod jobs;
 mod outlier;
 mod table;

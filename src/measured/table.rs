@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::about::About;
 use super::columns::{Columns, Field};
 use super::curve::Curve;
+use super::import;
 use crate::error::{InputError, nearest};
 
 /// What a rate counts.
@@ -106,8 +107,17 @@ pub fn output_tok_per_s(row: &Row) -> Option<f64> {
     }
 }
 
-/// Reads the points of a table from CSV text; `file` names it in errors.
+/// Reads the points of a table from CSV text, a markdown table or the result file of a benchmark tool; `file` names it
+/// in errors.
 pub fn read_table(text: &str, file: &str) -> Result<Table, InputError> {
+    if import::is_result(text) {
+        if let Some(csv) = import::markdown_as_csv(text)
+            && import::import(text, file).is_err()
+        {
+            return read(&csv, file).map_err(|error| error.file(file));
+        }
+        return Ok(import::import(text, file)?.table(file)?.0);
+    }
     read(text, file).map_err(|error| error.file(file))
 }
 

@@ -20,6 +20,16 @@ impl<'a> Fields<'a> {
         if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
     }
 
+    /// Whether the key is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.table.contains_key(name)
+    }
+
+    /// The value of any type.
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.get(name)
+    }
+
     fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.asked.push(name);
         self.table.get(name)

@@ -299,9 +299,13 @@ impl Llm {
         Ok(llm)
     }
 
-    /// Finds a description by path, or else by built-in name.
+    /// Finds a description by path, or else by built-in name. A path that ends in `.json` is a model's own
+    /// configuration.
     pub fn find(name_or_path: &str) -> Result<Llm> {
         let found = find(Kind::Llm, name_or_path)?;
+        if !found.built_in && name_or_path.ends_with(".json") {
+            return Ok(Llm::from_config(found.text()?, &found.file)?.llm);
+        }
         Llm::parse(found.text()?, &found.file)
     }
 }

@@ -1,6 +1,7 @@
 //! Checked descriptions of LLMs, hardware, engines, workloads and scenarios: the same names as in `models/`.
 
 pub mod builtin;
+mod config_json;
 pub mod engine;
 mod fields;
 pub mod hardware;
@@ -13,3 +14,5 @@ pub mod scenario;
 pub mod sizes;
 mod weights;
 pub mod workload;
+
+pub use config_json::Configured;

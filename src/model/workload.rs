@@ -76,6 +76,15 @@ pub enum LengthLaw {
         /// Column or JSON key.
         column: String,
     },
+    /// The finished part of a job, corrected for what still runs and what a cap cut (Kaplan and Meier).
+    Finished {
+        /// Records of the finished requests, in any format of a trace; relative paths already resolved.
+        file: PathBuf,
+        /// Records of the running requests, with their lengths so far.
+        running: Option<PathBuf>,
+        /// The law of lengths above the longest that was seen; absent, there are none.
+        beyond: Option<Box<LengthLaw>>,
+    },
     /// A weighted sum.
     Mixture {
         /// Share (in any unit) and law.
@@ -194,6 +203,15 @@ impl LengthLaw {
     fn from_fields(mut fields: Fields, folder: &Path) -> Result<LengthLaw> {
         let law = match fields.text("law")? {
             Some(law) => law,
+            None if fields.has("finished") => {
+                let file = fields.needed("finished", Fields::text, "the file of finished requests")?;
+                let running = fields.text("running")?.map(|path| folder.join(path));
+                let beyond = fields.value("beyond");
+                let beyond_key = fields.path("beyond");
+                let beyond = beyond.map(|law| LengthLaw::from_toml(law, &beyond_key, folder)).transpose()?;
+                let law = LengthLaw::Finished { file: folder.join(file), running, beyond: beyond.map(Box::new) };
+                return fields.truncated(law);
+            }
             None => match fields.text("file")? {
                 Some(file) => {
                     let column = fields.needed("column", Fields::text, "the column that holds the lengths")?;
@@ -202,7 +220,7 @@ impl LengthLaw {
                 }
                 None => {
                     fields.finish_unless_missing("law")?;
-                    let remedy = format!("law = one of {}; or file and column", LAWS.join(", "));
+                    let remedy = format!("law = one of {}; or file and column; or finished", LAWS.join(", "));
                     return Err(InputError::new("no law", remedy).key(fields.key.clone()).into());
                 }
             },

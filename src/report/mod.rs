@@ -2,7 +2,7 @@
 
 mod calibrate;
 mod diagnose;
-pub mod format;
+mod inspect;
 mod reuse;
 mod setup;
 mod simulate;
@@ -10,8 +10,10 @@ mod sweep;
 mod timeline;
 mod validate;
 
+pub use crate::format;
 pub use calibrate::CalibrateReport;
 pub use diagnose::DiagnoseReport;
+pub use inspect::InspectReport;
 pub use setup::SetupReport;
 pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;

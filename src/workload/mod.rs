@@ -1,6 +1,7 @@
 //! The requests of a job: laws of lengths, traces, arrivals, order.
 
 pub mod arrivals;
+pub mod finished;
 pub mod law;
 pub mod source;
 pub mod trace;

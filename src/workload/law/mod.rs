@@ -4,6 +4,7 @@
 //! a change of law changes nothing else.
 
 mod score;
+mod seen;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -242,9 +243,17 @@ impl Law {
                 }
                 Law::mixture(laws)
             }
-            LengthLaw::Truncated { law, truncate_tokens } => {
-                Law::from_description(law, key)?.truncated(*truncate_tokens)
+            LengthLaw::Finished { file, running, beyond } => {
+                Law::of_finished(file, running.as_deref(), beyond.as_deref(), None, key)?
             }
+            LengthLaw::Truncated { law, truncate_tokens } => match law.as_ref() {
+                LengthLaw::Finished { file, running, beyond } => {
+                    let (running, beyond) = (running.as_deref(), beyond.as_deref());
+                    Law::of_finished(file, running, beyond, Some(*truncate_tokens), key)?
+                        .and_then(|law| law.truncated(*truncate_tokens))
+                }
+                law => Law::from_description(law, key)?.truncated(*truncate_tokens),
+            },
         };
         Ok(law.map_err(|error| {
             let inner = error.key.as_ref().map_or(key.to_owned(), |inner| format!("{key}.{inner}"));

@@ -16,6 +16,8 @@ pub(crate) enum Shape {
     Pareto { minimum: f64, index: f64 },
     Histogram(Arc<Histogram>),
     Empirical(Arc<[f64]>),
+    Weighted(Arc<super::seen::Weighted>),
+    Above(Arc<super::seen::Above>),
 }
 
 /// Bins with mass spread evenly inside each.
@@ -43,6 +45,8 @@ impl Shape {
             Shape::Weibull { shape, scale } => scale * (-(-p).ln_1p()).powf(1.0 / shape),
             Shape::Pareto { minimum, index } => minimum * (1.0 - p).powf(-1.0 / index),
             Shape::Histogram(histogram) => histogram.quantile(p),
+            Shape::Weighted(weighted) => weighted.quantile(p),
+            Shape::Above(above) => above.quantile(p),
             // The inverse of the empirical distribution function (type 1 of Hyndman and Fan 1996): a value that was seen.
             Shape::Empirical(sorted) => {
                 let place = (p * sorted.len() as f64).ceil() as usize;
@@ -81,6 +85,8 @@ impl Shape {
                 above as f64 / sorted.len() as f64
             }
             Shape::Histogram(histogram) => 1.0 - histogram.cdf(x),
+            Shape::Weighted(weighted) => weighted.survival(x),
+            Shape::Above(above) => above.survival(x),
             _ if x <= 0.0 => 1.0,
             _ if x == f64::INFINITY => 0.0,
             Shape::Lognormal { mu, sigma } => normal_cdf((mu - x.ln()) / sigma),
@@ -117,6 +123,8 @@ impl Shape {
                 minimum * (1.0 + unit)
             }
             Shape::Histogram(histogram) => histogram.mean_capped(cap),
+            Shape::Weighted(weighted) => weighted.mean_capped(cap),
+            Shape::Above(above) => above.mean_capped(cap),
             Shape::Empirical(sorted) => sorted.iter().map(|value| value.min(cap)).sum::<f64>() / sorted.len() as f64,
         }
     }

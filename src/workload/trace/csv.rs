@@ -2,7 +2,8 @@
 
 use std::io::BufRead;
 
-use super::{Checked, Lines, RawRows, TraceFormat, TraceOptions, parse_tokens, time_ns};
+use super::record::{Finish, Record, RecordSink, hashed};
+use super::{Checked, Lines, TraceFormat, guessed_time_ns, parse_tokens, time_ns};
 use crate::error::{InputError, Result, nearest};
 
 /// What the columns of a format are called; names earlier in a list win.
@@ -47,12 +48,78 @@ const FORMATS: [Columns; 5] = [
     },
     Columns {
         format: TraceFormat::Recording,
-        time: &["arrival_s", "submit_s", "queued_s"],
+        time: &["arrival_s", "submit_s", "queued_s", "timestamp", "arrival_time", "time", "created"],
         wall_clock: false,
-        prompt: &["prompt_tokens", "input_tokens", "prompt_length", "input_length", "input_len"],
-        output: &["output_tokens", "completion_tokens", "output_length", "output_len"],
+        prompt: &[
+            "prompt_tokens",
+            "input_tokens",
+            "prompt_length",
+            "input_length",
+            "input_len",
+            "prompt_len",
+            "num_prompt_tokens",
+            "request_tokens",
+            "context_tokens",
+            "input_toks",
+        ],
+        output: &[
+            "output_tokens",
+            "completion_tokens",
+            "output_length",
+            "output_len",
+            "response_tokens",
+            "response_length",
+            "generated_tokens",
+            "num_output_tokens",
+            "completion_length",
+            "output_toks",
+        ],
     },
 ];
+
+/// Columns that any format may have beside its own.
+struct Extras {
+    thinking: Option<usize>,
+    answer: Option<usize>,
+    total: Option<usize>,
+    cap: Option<usize>,
+    finish: Option<usize>,
+    id: Option<usize>,
+    asked_to_think: Option<usize>,
+}
+
+impl Extras {
+    fn of(find: impl Fn(&[&str]) -> Option<usize>) -> Extras {
+        Extras {
+            thinking: find(&["thinking_length", "thinking_tokens", "reasoning_tokens", "reason_tokens"]),
+            answer: find(&["answer_length", "answer_tokens"]),
+            total: find(&["Total tokens", "num_total_tokens", "total_tokens"]),
+            cap: find(&["max_tokens", "max_completion_tokens", "max_new_tokens"]),
+            finish: find(&["finish_reason", "stop_reason", "finish", "status"]),
+            id: find(&["custom_id", "request_id", "id"]),
+            asked_to_think: find(&["thinking"]),
+        }
+    }
+
+    /// What the current row says; an extra cell that is empty or odd says nothing.
+    fn read<R: BufRead>(&self, table: &Table<'_, '_, R>, record: &mut Record) {
+        let tokens = |place: Option<usize>| parse_tokens(table.field(place?)?).ok();
+        record.thinking = tokens(self.thinking);
+        record.answer = tokens(self.answer);
+        record.total = tokens(self.total);
+        record.cap = tokens(self.cap);
+        record.empty_answer = record.answer.map(|answer| answer == 0);
+        record.asked_to_think = match tokens(self.asked_to_think) {
+            Some(0) => Some(false),
+            Some(1) => Some(true),
+            _ => None,
+        };
+        if let Some(reason) = self.finish.and_then(|place| table.field(place)) {
+            record.finish = Finish::from_reason(reason);
+        }
+        record.id = self.id.and_then(|place| table.field(place)).filter(|id| !id.is_empty()).map(hashed);
+    }
+}
 
 /// A table read record by record, with the exact line of each.
 struct Table<'l, 'p, R> {
@@ -147,30 +214,70 @@ impl<'l, 'p, R: BufRead> Table<'l, 'p, R> {
     }
 }
 
-pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, options: TraceOptions) -> Result<RawRows> {
+pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSink) -> Result<()> {
     let mut table = Table::new(lines);
     let names = table.header()?;
     let find = |known: &[&str]| known.iter().find_map(|name| names.iter().position(|it| it.eq_ignore_ascii_case(name)));
-    let recognised = FORMATS.iter().find_map(|columns| Some((columns, find(columns.prompt)?, find(columns.output)?)));
+    let recognised =
+        FORMATS.iter().find_map(|columns| Some((columns, Some(find(columns.prompt)?), find(columns.output)?)));
+    // Outputs alone are enough for a law of lengths.
+    let recognised = recognised.or_else(|| {
+        let recording = &FORMATS[FORMATS.len() - 1];
+        Some((recording, None, find(recording.output)?))
+    });
     let Some((columns, prompt, output)) = recognised else { return Err(unknown_columns(&names, table.line).into()) };
+    if prompt.is_none() && names.iter().any(|name| is_slip(name, &names).is_some()) {
+        return Err(unknown_columns(&names, table.line).into());
+    }
     let time = find(columns.time);
     let format = match (columns.format, time) {
         (TraceFormat::Recording, None) => TraceFormat::Lengths,
         (format, _) => format,
     };
-    let mut rows = RawRows::new(format, time.is_some(), options);
+    let prompt_name = prompt.map_or("prompt_tokens", |place| &names[place]);
+    sink.start(format, time.is_some(), [prompt_name, &names[output]]);
+    let extras = Extras::of(find);
+    let time_of = match columns.format {
+        TraceFormat::Recording => time.map_or(seconds_ns as fn(&str) -> Checked<i64>, |place| {
+            if names[place].ends_with("_s") { seconds_ns } else { clock_or_number_ns }
+        }),
+        _ if columns.wall_clock => wall_clock_ns,
+        _ => seconds_ns,
+    };
     while table.advance()? {
-        let prompt_tokens = table.parse(prompt, &names, parse_tokens)?;
-        let output_tokens = table.parse(output, &names, parse_tokens)?;
-        let time_ns = match time {
-            None => 0,
-            Some(place) if columns.wall_clock => table.parse(place, &names, wall_clock_ns)?,
-            Some(place) => table.parse(place, &names, seconds_ns)?,
+        let row = |table: &Table<'_, '_, R>| -> Checked<Record> {
+            let mut record = Record { line: table.line, ..Record::default() };
+            record.input = prompt.map(|place| table.parse(place, &names, parse_tokens)).transpose()?;
+            record.output = Some(table.parse(output, &names, parse_tokens)?);
+            record.time_ns = time.map(|place| table.parse(place, &names, time_of)).transpose()?;
+            extras.read(table, &mut record);
+            Ok(record)
         };
-        rows.push(prompt_tokens, output_tokens, time_ns, [&names[prompt], &names[output]])
-            .map_err(|error| error.line(table.line))?;
+        if let Err(error) = row(&table).and_then(|record| sink.record(&record, None)) {
+            sink.refused(error.line(table.line))?;
+        }
     }
-    Ok(rows)
+    Ok(())
+}
+
+/// A number in a unit that its size tells, or a date and time.
+fn clock_or_number_ns(text: &str) -> Checked<i64> {
+    match text.trim().parse() {
+        Ok(number) => guessed_time_ns(number),
+        Err(_) => wall_clock_ns(text),
+    }
+}
+
+/// The known column that `name` may be a slip of, when no column has it.
+fn is_slip(name: &str, names: &[String]) -> Option<&'static str> {
+    let known = FORMATS.iter().flat_map(|columns| columns.prompt.iter().chain(columns.output)).copied();
+    if known.clone().any(|known| known.eq_ignore_ascii_case(name)) {
+        return None;
+    }
+    let near = nearest(name, known)?;
+    // Nearer than other columns of real files are to each other, such as answer_length to output_length.
+    let close = strsim::normalized_damerau_levenshtein(name, near) > 0.85;
+    (close && !names.iter().any(|other| other.eq_ignore_ascii_case(near))).then_some(near)
 }
 
 pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Result<Vec<f64>> {
@@ -187,17 +294,21 @@ pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Resu
 }
 
 fn unknown_columns(names: &[String], line: u64) -> InputError {
+    if names.iter().any(|name| name.to_lowercase().contains("concurrency")) {
+        let remedy = "use it as benchmark.table = \"…\"";
+        return InputError::new("this is a table of throughput against concurrency, not a trace", remedy).line(line);
+    }
+    if names.iter().any(|name| name.contains("#running-req") || name.contains("Avg prompt throughput")) {
+        let remedy = "`makespan inspect` reads it";
+        return InputError::new("this is an engine log, not a trace", remedy).line(line);
+    }
     let looked_for: Vec<String> = FORMATS
         .iter()
         .map(|columns| format!("{} with {}", columns.prompt.join(" or "), columns.output.join(" or ")))
         .collect();
     let mut remedy = format!("looked for {}", looked_for.join("; "));
-    let known = FORMATS.iter().flat_map(|columns| columns.prompt.iter().chain(columns.output)).copied();
     // A known name that is nearly there is the likeliest slip.
-    let slip = names.iter().find_map(|name| {
-        let near = nearest(name, known.clone())?;
-        (!names.iter().any(|other| other.eq_ignore_ascii_case(near))).then_some((name, near))
-    });
+    let slip = names.iter().find_map(|name| Some((name, is_slip(name, names)?)));
     if let Some((name, near)) = slip {
         remedy = format!("is {name} meant to be {near}? {remedy}");
     }

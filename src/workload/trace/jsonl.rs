@@ -1,129 +1,386 @@
-//! Traces with one JSON object per line.
+//! Traces as JSON: an object per line, a list of objects, or one object over many lines.
 
-use std::io::BufRead;
+use std::fmt;
+use std::io::{BufRead, Read as _};
 
+use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Checked, Lines, PrefixBlocks, RawRows, TraceFormat, TraceOptions, parse_tokens, time_ns, whole_tokens};
-use crate::error::{InputError, Result};
+use super::batch;
+use super::lines::{LONGEST_LINE_BYTES, Lines};
+use super::record::{Finish, Record, RecordSink, hashed};
+use super::{Checked, TraceFormat, guessed_time_ns, parse_tokens, text_tokens, time_ns, whole_tokens};
+use crate::error::{Error, InputError, Result};
+use crate::measured::import::tool_of;
+
+pub(super) type Object = Map<String, Value>;
+
+/// Takes each record of an object with its list of prefix blocks.
+pub(super) type Emit<'a> = dyn FnMut(Record, Option<&Value>) -> Checked<()> + 'a;
 
 /// What the keys of a format are called.
 struct Keys {
     format: TraceFormat,
-    /// Time keys with nanoseconds per unit; the first one there counts.
-    time: &'static [(&'static str, f64)],
-    prompt: &'static str,
-    output: &'static str,
-    /// Tokens per prefix block of `hash_ids`.
-    block_tokens: Option<u32>,
+    /// Time keys with nanoseconds per unit; the first one there counts. No unit: told by the number's size.
+    time: &'static [(&'static str, Option<f64>)],
+    prompt: &'static [&'static str],
+    output: &'static [&'static str],
+    read: fn(&Keys, &Object, &mut Emit<'_>) -> Checked<()>,
 }
 
-const MOONCAKE: Keys = Keys {
-    format: TraceFormat::Mooncake,
-    time: &[("timestamp", 1e6)],
-    prompt: "input_length",
-    output: "output_length",
-    block_tokens: Some(512),
-};
+const fn keys(
+    format: TraceFormat,
+    time: &'static [(&'static str, Option<f64>)],
+    prompt: &'static [&'static str],
+    output: &'static [&'static str],
+) -> Keys {
+    Keys { format, time, prompt, output, read: plain }
+}
 
-const QWEN_BAILIAN: Keys = Keys {
-    format: TraceFormat::QwenBailian,
-    time: &[("timestamp", 1e9)],
-    prompt: "input_length",
-    output: "output_length",
-    block_tokens: Some(16),
-};
+const MOONCAKE: Keys = keys(TraceFormat::Mooncake, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
+
+const QWEN_BAILIAN: Keys =
+    keys(TraceFormat::QwenBailian, &[("timestamp", Some(1e9))], &["input_length"], &["output_length"]);
+
+/// `delay` counts from the end of the session's previous request: no arrival time.
+const AIPERF_TRACE: Keys =
+    keys(TraceFormat::AiperfTrace, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
 
 /// Recorded runs put Unix time into `arrival_time` and the engine's clock into `queued_ts`.
-const LLM_SERVING_SIM: Keys = Keys {
-    format: TraceFormat::LlmServingSim,
-    time: &[("queued_ts", 1e9), ("arrival_time_ns", 1.0)],
-    prompt: "input_toks",
-    output: "output_toks",
-    block_tokens: None,
+const LLM_SERVING_SIM: Keys = keys(
+    TraceFormat::LlmServingSim,
+    &[("queued_ts", Some(1e9)), ("arrival_time_ns", Some(1.0))],
+    &["input_toks"],
+    &["output_toks"],
+);
+
+const SESSIONS: Keys = Keys { read: sub_requests, ..LLM_SERVING_SIM };
+
+const RECORDING: Keys = keys(
+    TraceFormat::Recording,
+    &[
+        ("arrival_s", Some(1e9)),
+        ("submit_s", Some(1e9)),
+        ("timestamp", None),
+        ("arrival_time", None),
+        ("created", None),
+    ],
+    &["prompt_tokens", "input_tokens", "input_len", "prompt_len", "request_tokens"],
+    &["output_tokens", "completion_tokens", "output_len", "response_tokens", "generated_tokens"],
+);
+
+const fn texts(format: TraceFormat, read: fn(&Keys, &Object, &mut Emit<'_>) -> Checked<()>) -> Keys {
+    Keys { format, time: &[], prompt: &["prompt"], output: &["output_tokens"], read }
+}
+
+const CONVERSATIONS: Keys = texts(TraceFormat::Conversations, conversation);
+const CHAT_REQUESTS: Keys = texts(TraceFormat::ChatRequests, chat_request);
+const PROMPTS: Keys = texts(TraceFormat::Prompts, prompt_only);
+const OPENAI_INPUT: Keys = texts(TraceFormat::OpenAiBatchInput, |_, object, emit| batch::openai_input(object, emit));
+
+const OPENAI_OUTPUT: Keys = Keys {
+    format: TraceFormat::OpenAiBatch,
+    time: &[("created", None)],
+    prompt: &["usage.prompt_tokens"],
+    output: &["usage.completion_tokens"],
+    read: |_, object, emit| batch::openai_output(object, emit),
 };
 
-fn detect(object: &Map<String, Value>) -> Checked<&'static Keys> {
+const ANTHROPIC_OUTPUT: Keys = Keys {
+    format: TraceFormat::AnthropicBatch,
+    time: &[],
+    prompt: &["usage.input_tokens"],
+    output: &["usage.output_tokens"],
+    read: |_, object, emit| batch::anthropic_output(object, emit),
+};
+
+const AIPERF_EXPORT: Keys = Keys {
+    format: TraceFormat::AiperfExport,
+    time: &[("request_start_ns", Some(1.0))],
+    prompt: &["input_sequence_length"],
+    output: &["output_sequence_length"],
+    read: |_, object, emit| batch::aiperf_export(object, emit),
+};
+
+const BENCH_RESULT: Keys = Keys {
+    format: TraceFormat::BenchResult,
+    time: &[("start_times", None)],
+    prompt: &["input_lens"],
+    output: &["output_lens"],
+    read: |_, object, emit| batch::bench_result(object, emit),
+};
+
+fn detect(object: &Object) -> Checked<(&'static Keys, bool)> {
     let has = |key: &str| object.contains_key(key);
-    if has("sub_requests") {
-        let remedy = "write one line per request: sessions with tool calls are not supported";
-        return Err(InputError::new("a session", remedy).key("sub_requests"));
-    }
-    if has("input_toks") && has("output_toks") {
-        return Ok(&LLM_SERVING_SIM);
-    }
-    if has("input_length") && has("output_length") {
+    let any = |names: &[&str]| names.iter().any(|name| has(name));
+    let keys = if has("custom_id") && has("response") {
+        &OPENAI_OUTPUT
+    } else if has("custom_id") && has("result") {
+        &ANTHROPIC_OUTPUT
+    } else if has("custom_id") && has("body") {
+        &OPENAI_INPUT
+    } else if has("input_lens") && has("output_lens") {
+        &BENCH_RESULT
+    } else if has("metadata") && has("metrics") {
+        &AIPERF_EXPORT
+    } else if has("sub_requests") {
+        &SESSIONS
+    } else if has("input_toks") && has("output_toks") {
+        &LLM_SERVING_SIM
+    } else if any(&["text_input", "delay"]) || has("session_id") && has("input_length") {
+        &AIPERF_TRACE
+    } else if has("input_length") && has("output_length") {
         // The same keys as Mooncake's, but seconds and smaller blocks; chat ids tell them apart.
-        return Ok(if has("chat_id") || has("parent_chat_id") { &QWEN_BAILIAN } else { &MOONCAKE });
-    }
-    let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-    let remedy = "looked for input_length with output_length (Mooncake, Qwen-Bailian) or input_toks with output_toks \
-                  (LLMServingSim)";
-    Err(InputError::new(format!("no known token keys among {}", keys.join(", ")), remedy))
+        if any(&["chat_id", "parent_chat_id"]) { &QWEN_BAILIAN } else { &MOONCAKE }
+    } else if has("conversations") {
+        &CONVERSATIONS
+    } else if has("messages") {
+        &CHAT_REQUESTS
+    } else if any(RECORDING.output) {
+        if any(RECORDING.prompt) || !has("prompt") { &RECORDING } else { &PROMPTS }
+    } else if has("prompt") {
+        &PROMPTS
+    } else if let Some(tool) = tool_of(object) {
+        let remedy = "use it as a table: benchmark.table = \"…\"; a run with detailed output has lengths too";
+        return Err(InputError::new(format!("this is a result of {tool}, not a trace"), remedy));
+    } else if has("hidden_size") || has("text_config") {
+        return Err(InputError::new("this is a model's config.json, not a trace", "use it as model.llm = \"…\""));
+    } else {
+        let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
+        let remedy = "looked for input_length with output_length (Mooncake, Qwen-Bailian), input_toks with output_toks \
+                      (LLMServingSim), prompt_tokens with completion_tokens, custom_id with response (batch output) \
+                      and others; `makespan inspect` says what a file is";
+        return Err(InputError::new(format!("no known token keys among {}", keys.join(", ")), remedy));
+    };
+    let timed = keys.time.iter().any(|(key, _)| has(key)) || matches!(keys.format, TraceFormat::AiperfExport);
+    Ok((keys, timed))
 }
 
-pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, options: TraceOptions) -> Result<RawRows> {
-    let mut state: Option<(&Keys, RawRows)> = None;
-    while let Some(object) = next_object(lines)? {
-        let line = lines.number;
-        let (keys, rows) = match &mut state {
-            Some(state) => state,
+/// Reads objects into a sink, in the format of the first of them.
+struct Reading<'s> {
+    sink: &'s mut dyn RecordSink,
+    keys: Option<&'static Keys>,
+}
+
+impl Reading<'_> {
+    fn object(&mut self, object: &Object, line: u64) -> Result<()> {
+        let keys = match self.keys {
+            Some(keys) => keys,
             None => {
-                let keys = detect(&object).map_err(|error| error.line(line))?;
-                let timed = keys.time.iter().any(|(key, _)| object.contains_key(*key));
-                let mut rows = RawRows::new(keys.format, timed, options);
-                rows.prefix_blocks = keys
-                    .block_tokens
-                    .filter(|_| object.contains_key("hash_ids"))
-                    .map(|block_tokens| PrefixBlocks { block_tokens, ..PrefixBlocks::default() });
-                state.insert((keys, rows))
+                let (keys, timed) = detect(object).map_err(|error| error.line(line))?;
+                let timed = timed || (keys.format == TraceFormat::OpenAiBatch && batch::has_time(object));
+                self.sink.start(keys.format, timed, [keys.prompt[0], keys.output[0]]);
+                *self.keys.insert(keys)
             }
         };
-        add(keys, rows, &object).map_err(|error| error.line(line))?;
+        let sink = &mut *self.sink;
+        // A failure of the sink ends the reading, a bad record does not.
+        let mut fatal = Ok(());
+        let read = (keys.read)(keys, object, &mut |record, prefix| {
+            if fatal.is_err() {
+                return Ok(());
+            }
+            if let Err(error) = sink.record(&Record { line, ..record }, prefix) {
+                fatal = sink.refused(error.line(line));
+            }
+            Ok(())
+        });
+        fatal?;
+        read.or_else(|error| self.sink.refused(error.line(line)))
     }
-    state.map(|(_, rows)| rows).ok_or_else(|| InputError::new("an empty file", "give one JSON object per line").into())
 }
 
-fn add(keys: &Keys, rows: &mut RawRows, object: &Map<String, Value>) -> Checked<()> {
-    let prompt = token_value(object, keys.prompt)?;
-    let output = token_value(object, keys.output)?;
-    let time_ns = if rows.timed { row_time(keys, object)? } else { 0 };
-    if rows.push(prompt, output, time_ns, [keys.prompt, keys.output])?
-        && let Some(blocks) = &mut rows.prefix_blocks
-    {
-        if let Some(ids) = object.get("hash_ids") {
-            let bad = |found: String| InputError::new(found, "give a list of whole numbers").key("hash_ids");
-            for id in ids.as_array().ok_or_else(|| bad(ids.to_string()))? {
-                blocks.ids.push(id.as_u64().ok_or_else(|| bad(id.to_string()))?);
+pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSink) -> Result<()> {
+    let mut reading = Reading { sink, keys: None };
+    if lines.starts_list()? {
+        list(lines, &mut reading)?;
+    } else {
+        while let Some(line) = next_filled(lines)? {
+            match serde_json::from_slice::<Object>(line) {
+                Ok(object) => reading.object(&object, lines.number)?,
+                Err(error) if error.is_eof() && reading.keys.is_none() => {
+                    document(lines, &mut reading)?;
+                    break;
+                }
+                // A truncated or odd line of an otherwise good file is one refused row.
+                Err(error) if reading.keys.is_some() => reading.sink.refused(syntax(&error, lines.number))?,
+                Err(error) => return Err(syntax(&error, lines.number).into()),
             }
         }
-        blocks.ends.push(blocks.ids.len());
+    }
+    match reading.keys {
+        Some(_) => Ok(()),
+        None => Err(InputError::new("an empty file", "give one JSON object per line").into()),
+    }
+}
+
+/// One or more objects that span lines: read as a whole.
+fn document<R: BufRead>(lines: &mut Lines<'_, R>, reading: &mut Reading<'_>) -> Result<()> {
+    let line = lines.number;
+    let mut text = std::mem::take(&mut lines.line);
+    let path = lines.path;
+    let mut rest = (&mut lines.reader).take(LONGEST_LINE_BYTES);
+    rest.read_to_end(&mut text).map_err(|source| Error::file(path, source))?;
+    let text = text.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(&text);
+    for object in serde_json::Deserializer::from_slice(text).into_iter::<Object>() {
+        let object = object.map_err(|error| syntax(&error, line + error.line() as u64 - 1))?;
+        reading.object(&object, line)?;
     }
     Ok(())
 }
 
-fn row_time(keys: &Keys, object: &Map<String, Value>) -> Checked<i64> {
-    let found = keys.time.iter().find_map(|(key, ns_per_unit)| Some((*key, ns_per_unit, object.get(*key)?)));
-    let Some((key, ns_per_unit, value)) = found else {
-        return Err(InputError::new("missing", "the first row has a time, so every row needs one").key(keys.time[0].0));
-    };
-    let time = value.as_f64().ok_or_else(|| InputError::new(value.to_string(), "give a number").key(key))?;
-    time_ns(time, *ns_per_unit).map_err(|error| error.key(key))
+/// A list of objects, one held at a time. The number of the element stands in for its line.
+fn list<R: BufRead>(lines: &mut Lines<'_, R>, reading: &mut Reading<'_>) -> Result<()> {
+    struct Elements<'r, 's> {
+        reading: &'r mut Reading<'s>,
+        failed: Option<Error>,
+    }
+    impl<'de> Visitor<'de> for &mut Elements<'_, '_> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of objects")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> std::result::Result<(), A::Error> {
+            let mut number = 0;
+            while let Some(object) = elements.next_element::<Object>()? {
+                number += 1;
+                if let Err(error) = self.reading.object(&object, number) {
+                    self.failed = Some(error);
+                    return Err(serde::de::Error::custom("refused"));
+                }
+            }
+            Ok(())
+        }
+    }
+    lines.skip_mark()?;
+    let mut elements = Elements { reading, failed: None };
+    let limited = (&mut lines.reader).take(LONGEST_LINE_BYTES << 6);
+    let read = serde_json::Deserializer::from_reader(limited).deserialize_seq(&mut elements);
+    match (elements.failed, read) {
+        (Some(error), _) => Err(error),
+        (None, Ok(())) => Ok(()),
+        (None, Err(error)) if error.is_io() => Err(Error::file(lines.path, error.into())),
+        (None, Err(error)) => Err(syntax(&error, error.line() as u64).into()),
+    }
 }
 
-fn token_value(object: &Map<String, Value>, key: &str) -> Checked<u32> {
-    let tokens = match object.get(key) {
+fn syntax(error: &serde_json::Error, line: u64) -> InputError {
+    let remedy = "give one whole JSON object per line, or a list of objects";
+    // The parser counts lines within the record, so only its column means something.
+    let found = match error.to_string().rsplit_once(" at line ") {
+        _ if error.is_data() => "a value that is no object".to_owned(),
+        Some((found, _)) => format!("{found} at character {}", error.column()),
+        None => error.to_string(),
+    };
+    InputError::new(found, remedy).line(line)
+}
+
+fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+    let found = |names: &[&'static str]| names.iter().copied().find(|name| object.contains_key(*name));
+    let input = match (found(keys.prompt), object.get("text_input")) {
+        (Some(key), _) => Some(token_value(object, key)?),
+        (None, Some(text)) => text.as_str().map(text_tokens),
+        (None, None) => None,
+    };
+    let output = found(keys.output).map(|key| token_value(object, key)).transpose()?;
+    let tokens = |names: &[&str]| names.iter().find_map(|key| token_value(object, key).ok());
+    let record = Record {
+        input,
+        output,
+        thinking: tokens(&["reasoning_tokens", "thinking_tokens", "thinking_length"]),
+        answer: tokens(&["answer_tokens", "answer_length"]),
+        total: tokens(&["total_tokens"]),
+        cap: tokens(&["max_tokens", "max_completion_tokens"]),
+        time_ns: row_time(keys, object)?,
+        finish: object.get("finish_reason").and_then(Value::as_str).map_or(Finish::Unknown, Finish::from_reason),
+        id: id_of(object, &["request_id", "custom_id"]),
+        ..Record::default()
+    };
+    emit(record, object.get("hash_ids"))
+}
+
+pub(super) fn id_of(object: &Object, names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|key| object.get(*key)).and_then(Value::as_str).map(hashed)
+}
+
+/// The requests of a session come one after another; their tools' times are between them, so only the first has an
+/// arrival of its own and the others take it.
+fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+    let Some(requests) = object.get("sub_requests") else { return plain(keys, object, emit) };
+    let bad = || InputError::new(requests.to_string(), "give a list of requests").key("sub_requests");
+    let start = row_time(keys, object)?;
+    for request in requests.as_array().ok_or_else(bad)? {
+        let request = request.as_object().ok_or_else(bad)?;
+        let input = Some(token_value(request, keys.prompt[0])?);
+        let output = Some(token_value(request, keys.output[0])?);
+        emit(Record { input, output, time_ns: start, ..Record::default() }, None)?;
+    }
+    Ok(())
+}
+
+fn conversation(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+    let turns = object.get("conversations").or_else(|| object.get("conversation")).and_then(Value::as_array);
+    let text = |turn: usize| {
+        let turn = turns?.get(turn)?;
+        turn.get("value").or_else(|| turn.get("content"))?.as_str()
+    };
+    let (Some(prompt), Some(answer)) = (text(0), text(1)) else {
+        let remedy = "a conversation has a prompt and an answer";
+        return Err(InputError::new("fewer than 2 turns", remedy).key("conversations"));
+    };
+    let record = Record {
+        input: Some(text_tokens(prompt)),
+        output: Some(text_tokens(answer)),
+        empty_answer: Some(answer.trim().is_empty()),
+        id: id_of(object, &["id"]),
+        ..Record::default()
+    };
+    emit(record, None)
+}
+
+/// `max_tokens` is a cap, not a length: there is no output.
+fn chat_request(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+    let input = object.get("messages").map(|messages| text_tokens(&batch::message_text(messages)));
+    let cap = token_value(object, "max_completion_tokens").or_else(|_| token_value(object, "max_tokens")).ok();
+    emit(Record { input, cap, ..Record::default() }, None)
+}
+
+fn prompt_only(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+    let input = object.get("prompt").and_then(Value::as_str).map(text_tokens);
+    let output = object.contains_key("output_tokens").then(|| token_value(object, "output_tokens")).transpose()?;
+    emit(Record { input, output, ..Record::default() }, None)
+}
+
+fn row_time(keys: &Keys, object: &Object) -> Checked<Option<i64>> {
+    let found = keys.time.iter().find_map(|(key, ns_per_unit)| Some((*key, ns_per_unit, object.get(*key)?)));
+    let Some((key, ns_per_unit, value)) = found else { return Ok(None) };
+    let time = value.as_f64().ok_or_else(|| InputError::new(value.to_string(), "give a number").key(key))?;
+    let ns = match ns_per_unit {
+        Some(ns_per_unit) => time_ns(time, *ns_per_unit),
+        None => guessed_time_ns(time),
+    };
+    ns.map(Some).map_err(|error| error.key(key))
+}
+
+pub(super) fn token_value(object: &Object, key: &str) -> Checked<u32> {
+    tokens_of(object.get(key)).map_err(|error| error.key(key))
+}
+
+pub(super) fn tokens_of(value: Option<&Value>) -> Checked<u32> {
+    match value {
         Some(Value::Number(number)) => whole_tokens(number.as_f64().unwrap_or(f64::NAN)),
         Some(Value::String(text)) => parse_tokens(text),
         Some(other) => Err(InputError::new(other.to_string(), "give a whole number of tokens")),
         None => Err(InputError::new("missing", "every row needs it")),
-    };
-    tokens.map_err(|error| error.key(key))
+    }
 }
 
 pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Result<Vec<f64>> {
     let mut values = Vec::new();
-    while let Some(object) = next_object(lines)? {
+    while let Some(line) = next_filled(lines)? {
+        let object: Object = serde_json::from_slice(line).map_err(|error| syntax(&error, lines.number))?;
         if values.is_empty() && !object.contains_key(column) {
             return Err(super::no_column(column, object.keys().map(String::as_str)).line(lines.number).into());
         }
@@ -133,24 +390,13 @@ pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Resu
     Ok(values)
 }
 
-/// The object on the next line that is not blank.
-fn next_object<R: BufRead>(lines: &mut Lines<'_, R>) -> Result<Option<Map<String, Value>>> {
+/// The next line that is not blank.
+fn next_filled<'l, R: BufRead>(lines: &'l mut Lines<'_, R>) -> Result<Option<&'l [u8]>> {
     loop {
-        let Some(line) = lines.next_line()? else { return Ok(None) };
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
+        match lines.next_line()? {
+            None => return Ok(None),
+            Some(line) if line.iter().all(u8::is_ascii_whitespace) => {}
+            Some(_) => return Ok(Some(lines.current())),
         }
-        return match serde_json::from_slice(line) {
-            Ok(object) => Ok(Some(object)),
-            Err(error) => {
-                let remedy = "give one whole JSON object per line, not a list over many lines";
-                // The parser counts lines within the record, so only its column means something.
-                let found = match error.is_data() {
-                    true => "a value that is no object".to_owned(),
-                    false => error.to_string().replace(" at line 1 column ", " at character "),
-                };
-                Err(InputError::new(found, remedy).line(lines.number).into())
-            }
-        };
     }
 }

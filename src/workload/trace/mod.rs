@@ -2,8 +2,11 @@
 //!
 //! Columns and keys are matched by name, never by place; unknown ones are ignored. Files may be gzip or zstd.
 
+mod batch;
 mod csv;
 mod jsonl;
+mod lines;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +14,16 @@ use std::fmt;
 use std::io::BufRead;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::error::{Error, InputError, Result, nearest};
+
+use lines::Lines;
+pub use record::{Finish, Record, RecordSink};
+
+/// Characters that stand for a token where a file has only text: English prose in byte-pair vocabularies of 100,000
+/// and more entries has 4 to 4.5, code about 3.
+pub const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
 /// A result whose error still lacks its file.
 type Checked<T> = std::result::Result<T, InputError>;
@@ -35,8 +47,26 @@ pub enum TraceFormat {
     Mooncake,
     /// Qwen-Bailian JSON lines: prefix blocks of 16 tokens.
     QwenBailian,
-    /// LLMServingSim JSON lines, made or recorded.
+    /// LLMServingSim JSON lines, made or recorded; sessions become their sub-requests.
     LlmServingSim,
+    /// AIPerf's extension of Mooncake's lines: sessions, delays, texts.
+    AiperfTrace,
+    /// AIPerf's profile export, a line per measured request.
+    AiperfExport,
+    /// Output of an OpenAI batch: chat, completions or responses endpoint.
+    OpenAiBatch,
+    /// Input of an OpenAI batch: prompts as text, and caps.
+    OpenAiBatchInput,
+    /// Output of an Anthropic batch.
+    AnthropicBatch,
+    /// Result of vllm bench serve or sglang bench_serving with the lengths of each request.
+    BenchResult,
+    /// ShareGPT and SGLang's `custom`: conversations as text.
+    Conversations,
+    /// SGLang's `openai`: messages as text, and caps.
+    ChatRequests,
+    /// vLLM's `custom`: prompts as text.
+    Prompts,
 }
 
 impl fmt::Display for TraceFormat {
@@ -51,7 +81,33 @@ impl fmt::Display for TraceFormat {
             TraceFormat::Mooncake => "Mooncake",
             TraceFormat::QwenBailian => "Qwen-Bailian",
             TraceFormat::LlmServingSim => "LLMServingSim",
+            TraceFormat::AiperfTrace => "AIPerf trace",
+            TraceFormat::AiperfExport => "AIPerf profile export",
+            TraceFormat::OpenAiBatch => "OpenAI batch output",
+            TraceFormat::OpenAiBatchInput => "OpenAI batch input",
+            TraceFormat::AnthropicBatch => "Anthropic batch output",
+            TraceFormat::BenchResult => "benchmark result with lengths",
+            TraceFormat::Conversations => "conversations",
+            TraceFormat::ChatRequests => "chat requests",
+            TraceFormat::Prompts => "prompts",
         })
+    }
+}
+
+impl TraceFormat {
+    /// Tokens in a block of `hash_ids`; the formats without one have no prefix blocks.
+    fn block_tokens(self) -> Option<u32> {
+        match self {
+            TraceFormat::Mooncake | TraceFormat::AiperfTrace => Some(512),
+            TraceFormat::QwenBailian => Some(16),
+            _ => None,
+        }
+    }
+
+    /// Whether some lengths are estimated from text at [`CHARACTERS_PER_TOKEN`].
+    pub fn has_text(self) -> bool {
+        use TraceFormat::{AiperfTrace, ChatRequests, Conversations, OpenAiBatchInput, Prompts};
+        matches!(self, AiperfTrace | ChatRequests | Conversations | OpenAiBatchInput | Prompts)
     }
 }
 
@@ -125,10 +181,22 @@ impl Trace {
     ///
     /// As [`Trace::read`].
     pub fn from_reader(reader: impl BufRead, path: &Path, options: TraceOptions) -> Result<Trace> {
-        let mut lines = Lines::new(reader, path);
-        let rows = if lines.starts_json()? { jsonl::read(&mut lines, options) } else { csv::read(&mut lines, options) };
-        rows.and_then(RawRows::into_trace).map_err(|error| in_file(error, path))
+        let mut rows = RawRows::new(options);
+        read_records(reader, path, &mut rows)?;
+        rows.into_trace().map_err(|error| in_file(error, path))
     }
+}
+
+/// Reads the records of `reader`, whatever their format, into `sink`; `path` is the name for errors.
+///
+/// # Errors
+///
+/// An unreadable file, an unknown format, and what the sink refuses to go on from.
+pub fn read_records(reader: impl BufRead, path: &Path, sink: &mut dyn RecordSink) -> Result<()> {
+    let mut lines = Lines::new(reader, path);
+    let json = lines.starts_json()?;
+    let read = if json { jsonl::read(&mut lines, sink) } else { csv::read(&mut lines, sink) };
+    read.map_err(|error| in_file(error, path))
 }
 
 /// The lengths in `column` (or JSON key) of the file at `path`, tokens, at least 1 each.
@@ -149,7 +217,7 @@ fn in_file(error: Error, path: &Path) -> Error {
     }
 }
 
-/// Rows as a format reader finds them.
+/// Rows of a trace: a row that cannot be a request ends the reading.
 struct RawRows {
     format: TraceFormat,
     timed: bool,
@@ -157,6 +225,7 @@ struct RawRows {
     skipped: u64,
     rows: Vec<RawRow>,
     prefix_blocks: Option<PrefixBlocks>,
+    names: [String; 2],
 }
 
 struct RawRow {
@@ -167,28 +236,77 @@ struct RawRow {
 }
 
 impl RawRows {
-    fn new(format: TraceFormat, timed: bool, options: TraceOptions) -> Self {
-        let skip_empty = options.skip_empty;
-        RawRows { format, timed, skip_empty, skipped: 0, rows: Vec::new(), prefix_blocks: None }
+    fn new(options: TraceOptions) -> Self {
+        RawRows {
+            format: TraceFormat::Lengths,
+            timed: false,
+            skip_empty: options.skip_empty,
+            skipped: 0,
+            rows: Vec::new(),
+            prefix_blocks: None,
+            names: Default::default(),
+        }
+    }
+}
+
+impl RecordSink for RawRows {
+    fn start(&mut self, format: TraceFormat, timed: bool, names: [&str; 2]) {
+        (self.format, self.timed) = (format, timed);
+        self.names = names.map(str::to_owned);
     }
 
-    /// Adds a row unless it is empty and empty rows are skipped; says whether it was added. `names` are those of the
-    /// prompt and output columns.
-    fn push(&mut self, prompt: u32, output: u32, time_ns: i64, names: [&str; 2]) -> Checked<bool> {
-        for (tokens, name) in [(prompt, names[0]), (output, names[1])] {
-            if tokens == 0 {
-                if self.skip_empty {
+    fn record(&mut self, record: &Record, prefix: Option<&Value>) -> Checked<()> {
+        let [prompt_name, output_name] = &self.names;
+        let mut found = [0; 2];
+        for ((place, tokens), name) in
+            found.iter_mut().zip([record.input, record.output]).zip([prompt_name, output_name])
+        {
+            match tokens {
+                Some(0) if self.skip_empty => {
                     self.skipped += 1;
-                    return Ok(false);
+                    return Ok(());
                 }
-                let remedy = "every request has at least 1 token; skip_empty leaves such rows out";
-                return Err(InputError::new("0 tokens", remedy).key(name));
+                Some(0) => {
+                    let remedy = "every request has at least 1 token; skip_empty leaves such rows out";
+                    return Err(InputError::new("0 tokens", remedy).key(name));
+                }
+                Some(tokens) => *place = tokens,
+                None => return Err(InputError::new("missing", "every row needs it").key(name)),
             }
         }
-        self.rows.push(RawRow { prompt_tokens: prompt, output_tokens: output, time_ns });
-        Ok(true)
+        let time_ns = match (self.timed, record.time_ns) {
+            (true, None) => return Err(InputError::new("no time", "the first row has a time, so every row needs one")),
+            (_, time) => time.unwrap_or(0),
+        };
+        self.rows.push(RawRow { prompt_tokens: found[0], output_tokens: found[1], time_ns });
+        // A trace has prefix blocks when its first request has them.
+        if self.rows.len() == 1 && prefix.is_some() {
+            self.prefix_blocks =
+                self.format.block_tokens().map(|block_tokens| PrefixBlocks { block_tokens, ..PrefixBlocks::default() });
+        }
+        if let Some(blocks) = &mut self.prefix_blocks {
+            if let Some(ids) = prefix {
+                let bad = |found: String| InputError::new(found, "give a list of whole numbers").key("hash_ids");
+                for id in ids.as_array().ok_or_else(|| bad(ids.to_string()))? {
+                    blocks.ids.push(id.as_u64().ok_or_else(|| bad(id.to_string()))?);
+                }
+            }
+            blocks.ends.push(blocks.ids.len());
+        }
+        Ok(())
     }
 
+    fn refused(&mut self, error: InputError) -> Result<()> {
+        // A failed line of a batch output is an empty row too.
+        if self.skip_empty && error.remedy == record::NO_LENGTH {
+            self.skipped += 1;
+            return Ok(());
+        }
+        Err(error.into())
+    }
+}
+
+impl RawRows {
     fn into_trace(self) -> Result<Trace> {
         let Some(start_ns) = self.rows.iter().map(|row| row.time_ns).min() else {
             return Err(InputError::new("no requests", "give a trace with at least one row").into());
@@ -226,42 +344,6 @@ impl RawRows {
     }
 }
 
-/// Lines with their numbers, without line ends and byte order mark.
-struct Lines<'a, R> {
-    reader: R,
-    path: &'a Path,
-    line: Vec<u8>,
-    /// Number of the current line, from 1.
-    number: u64,
-}
-
-impl<'a, R: BufRead> Lines<'a, R> {
-    fn new(reader: R, path: &'a Path) -> Self {
-        Lines { reader, path, line: Vec::new(), number: 0 }
-    }
-
-    /// Whether the first character that is neither a space nor a byte order mark opens a JSON value.
-    fn starts_json(&mut self) -> Result<bool> {
-        let start = self.reader.fill_buf().map_err(|source| Error::file(self.path, source))?;
-        let start = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(start);
-        Ok(matches!(start.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'[')))
-    }
-
-    /// Moves to the next line; `None` at the end.
-    fn next_line(&mut self) -> Result<Option<&[u8]>> {
-        self.line.clear();
-        let read = self.reader.read_until(b'\n', &mut self.line).map_err(|source| Error::file(self.path, source))?;
-        if read == 0 {
-            return Ok(None);
-        }
-        self.number += 1;
-        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = if self.number == 1 { line.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(line) } else { line };
-        Ok(Some(line))
-    }
-}
-
 /// A token count: a whole number, also as `1e3` or `12.0`.
 fn parse_tokens(text: &str) -> Checked<u32> {
     let text = text.trim();
@@ -290,6 +372,23 @@ fn time_ns(time: f64, ns_per_unit: f64) -> Checked<i64> {
         return Ok(ns as i64);
     }
     Err(InputError::new(format!("{time}"), "give a finite time within 146 years of the clock's zero"))
+}
+
+/// A time stamp whose column does not name its unit, as nanoseconds: Unix times of the years 2001 to 2286 tell
+/// seconds, milliseconds, microseconds and nanoseconds apart; smaller numbers are seconds.
+fn guessed_time_ns(time: f64) -> Checked<i64> {
+    let ns_per_unit = match time.abs() {
+        1e18.. => 1.0,
+        1e15.. => 1e3,
+        1e12.. => 1e6,
+        _ => 1e9,
+    };
+    time_ns(time, ns_per_unit)
+}
+
+/// Tokens of a text, estimated.
+fn text_tokens(text: &str) -> u32 {
+    (text.chars().count() as f64 / CHARACTERS_PER_TOKEN).ceil() as u32
 }
 
 /// A length for a law: at least 1 token.

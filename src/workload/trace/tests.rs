@@ -138,7 +138,8 @@ fn bad_traces_name_place_and_remedy() {
             "t:2: arrived_at: inf; give a finite time",
         ),
         ("prompt_tokens,output_tokens\n\"1,2\n".into(), "t:2: unfinished quoted field; close the quote"),
-        ("[{\"input_length\": 1}]".into(), "t:1: a value that is no object; give one whole JSON object per line"),
+        ("[{\"input_length\": 1}]".into(), "t:1: no known token keys among input_length; looked for"),
+        ("[{\"input_toks\": 1, \"output_toks\": 2}, 3]".into(), "t:1: a value that is no object"),
         ("{\"a\": 1}".into(), "t:1: no known token keys among a; looked for input_length"),
         (
             format!("{mooncake}{{\"timestamp\": 0"),
@@ -152,10 +153,7 @@ fn bad_traces_name_place_and_remedy() {
             format!("{mooncake}{{\"timestamp\": 0, \"input_length\": 1, \"output_length\": [3]}}"),
             "t:2: output_length: [3]; give a whole",
         ),
-        (
-            format!("{mooncake}{{\"input_length\": 1, \"output_length\": 3}}"),
-            "t:2: timestamp: missing; the first row has a time",
-        ),
+        (format!("{mooncake}{{\"input_length\": 1, \"output_length\": 3}}"), "t:2: no time; the first row has a time"),
         (
             format!("{mooncake}{{\"timestamp\": \"x\", \"input_length\": 1, \"output_length\": 3}}"),
             "t:2: timestamp: \"x\"; give a number",
@@ -164,10 +162,12 @@ fn bad_traces_name_place_and_remedy() {
             format!("{mooncake}{{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 3, \"hash_ids\": [-1]}}"),
             "t:2: hash_ids: -1; give a list",
         ),
+        ("{\"session_id\": \"s\", \"sub_requests\": 3}".into(), "t:1: sub_requests: 3; give a list of requests"),
         (
-            "{\"session_id\": \"s\", \"sub_requests\": []}".into(),
-            "t:1: sub_requests: a session; write one line per request",
+            "{\"backend\":\"vllm\",\"completed\":4,\"duration\":2.0,\"output_throughput\":9.0}".into(),
+            "t:1: this is a result of vllm bench serve, not a trace; use it as a table: benchmark.table",
         ),
+        ("concurrency,output_tok_s\n1,2\n".into(), "t:1: this is a table of throughput against concurrency, not a"),
     ] {
         let error = read(&text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error:?} does not start with {expected:?}");

@@ -1,0 +1,376 @@
+//! What a user's file is, what it says, and what is wrong with it.
+
+pub mod checks;
+mod counts;
+#[cfg(test)]
+mod engine_tests;
+mod fits;
+mod gather;
+pub mod histogram;
+mod job;
+mod lengths;
+mod log;
+mod order;
+mod prometheus;
+mod recognise;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use checks::{Checked, Declared, Finding};
+pub use counts::Counts;
+pub use fits::{Fit, fits};
+pub use gather::{Gathered, Refusal};
+pub use job::JobPart;
+pub use lengths::{AtCap, CAPS, Column, LengthReport, Picture};
+pub use log::{EngineReadings, LogPoint};
+pub use prometheus::read_metrics;
+pub use recognise::{Kind, recognise};
+
+use crate::error::{Error, InputError, Result};
+use crate::format::thousands;
+use crate::measured::import::{Imported, import, markdown_as_csv};
+use crate::measured::{self, Severity, Table, read_table};
+use crate::model::Configured;
+use crate::model::llm::Llm;
+use crate::model::quantisation::{Quantisation, StateDtype};
+use crate::workload::trace::{Record, RecordSink, TraceFormat, read_records};
+use recognise::LARGEST_DOCUMENT;
+
+/// Files of a folder that are read.
+const MOST_FILES: usize = 10_000;
+
+/// How a file is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What the user says of it.
+    pub declared: Declared,
+    /// The job that it is a part of.
+    pub job: Option<JobPart>,
+    /// Input file of the batch, joined by id: caps, and the number of requests.
+    pub inputs: Option<PathBuf>,
+    /// Requests that still run, with their lengths so far.
+    pub running: Option<PathBuf>,
+}
+
+/// A measured table with what was found in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TableReport {
+    /// The runs of a result file.
+    pub imported: Option<Imported>,
+    /// The points.
+    pub points: Vec<measured::Row>,
+    /// Faults of the table.
+    pub findings: Vec<measured::Finding>,
+    /// What was left out, with the reason.
+    pub left_out: Vec<String>,
+    /// Tokens of one request and step: mean over the runs that say.
+    pub acceptance: Option<f64>,
+    /// Most requests that the server may run, where a run says.
+    pub running_cap: Option<f64>,
+}
+
+/// What a file is and says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// The file.
+    pub file: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Lengths of requests.
+    pub lengths: Option<LengthReport>,
+    /// Points of throughput.
+    pub table: Option<TableReport>,
+    /// State of an engine.
+    pub engine: Option<EngineReadings>,
+    /// Model, as this program describes it: each line a size and how it was found.
+    pub model: Vec<String>,
+    /// What else was seen.
+    pub notes: Vec<String>,
+}
+
+impl Inspection {
+    /// The findings that make a plan from this file worthless.
+    pub fn errors(&self) -> Vec<String> {
+        let lengths = self.lengths.iter().flat_map(|lengths| &lengths.checks.findings);
+        let lengths = lengths.filter(|finding| finding.severity == Severity::Error).map(Finding::to_string);
+        let table = self.table.iter().flat_map(|table| &table.findings);
+        let table = table.filter(|finding| finding.severity == Severity::Error).map(measured::Finding::to_string);
+        lengths.chain(table).collect()
+    }
+}
+
+/// Looks at the file or folder at `path`.
+///
+/// # Errors
+///
+/// An unreadable file, one that is nothing known, or broken contents.
+pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
+    let kind = recognise(path)?;
+    let mut inspection = Inspection {
+        file: path.display().to_string(),
+        kind,
+        lengths: None,
+        table: None,
+        engine: None,
+        model: Vec::new(),
+        notes: Vec::new(),
+    };
+    let in_file = |error: InputError| Error::from(error.file(path.display().to_string()));
+    match kind {
+        Kind::Requests => inspection.lengths = Some(requests(path, options, &mut inspection.notes)?),
+        Kind::Histogram => {
+            let mut gathered = Gathered::default();
+            histogram::gather(path, &mut gathered)?;
+            inspection.lengths = Some(LengthReport::new(&gathered, options.declared, options.job));
+        }
+        Kind::Rates => rates(path, &mut inspection.notes)?,
+        Kind::Benchmark => {
+            let text = text(path)?;
+            if has_lengths(&text) {
+                inspection.lengths = Some(requests(path, options, &mut inspection.notes)?);
+            }
+            inspection.table = match import(&text, &inspection.file) {
+                Ok(imported) => Some(table_of(imported, &inspection.file)),
+                // A file of lengths without rates is still worth reading.
+                Err(_) if inspection.lengths.is_some() => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Kind::MeasuredTable => {
+            let text = text(path)?;
+            let csv = markdown_as_csv(&text).unwrap_or(text);
+            let table = read_table(&csv, &inspection.file)?;
+            inspection.table = Some(table_report(&table, None, Vec::new()));
+        }
+        Kind::Folder => inspection.table = Some(folder(path, &mut inspection.notes)?),
+        Kind::EngineLog => inspection.engine = Some(EngineReadings::of_log(crate::files::open(path)?, path)?),
+        Kind::EngineSeries => inspection.engine = Some(series(&text(path)?).map_err(in_file)?),
+        Kind::Metrics => inspection.engine = Some(read_metrics(&text(path)?).map_err(in_file)?),
+        Kind::ModelConfig => {
+            inspection.model = model(&Llm::from_config(&text(path)?, &inspection.file)?)?;
+        }
+        Kind::Scenario | Kind::Description => {}
+    }
+    Ok(inspection)
+}
+
+/// How each size was found, and what follows from them.
+fn model(configured: &Configured) -> Result<Vec<String>> {
+    let llm = &configured.llm;
+    let quantisation = Quantisation::find(&llm.default_weights)?;
+    let sizes = llm.sizes(&quantisation, quantisation.kv, StateDtype::default())?;
+    let mut lines = configured.derivation.clone();
+    lines.push(format!(
+        "{:.3} B parameters, {:.2} GB of weights",
+        sizes.total_parameters / 1e9,
+        sizes.resident_bytes / 1e9
+    ));
+    lines.push(format!("{} bytes of KV per token of context", thousands(sizes.kv.stored_bytes_per_token as u64)));
+    if let Some(state) = &sizes.state {
+        lines.push(format!("{} bytes of recurrent state per request", thousands(state.bytes_per_request as u64)));
+    }
+    Ok(lines)
+}
+
+/// The text of a file, up to a size that no result file reaches.
+fn text(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    let mut limited = crate::files::open(path)?.take(LARGEST_DOCUMENT);
+    limited.read_to_end(&mut bytes).map_err(|source| Error::file(path, source))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn has_lengths(text: &str) -> bool {
+    let first = serde_json::Deserializer::from_str(text).into_iter::<Value>().next();
+    matches!(first, Some(Ok(value)) if value.get("input_lens").is_some() && value.get("output_lens").is_some())
+}
+
+/// Takes the caps of a batch's inputs into its outputs.
+struct Joined<'g> {
+    gathered: &'g mut Gathered,
+    caps: HashMap<u64, Option<u32>>,
+    unknown: u64,
+}
+
+impl RecordSink for Joined<'_> {
+    fn start(&mut self, format: TraceFormat, timed: bool, names: [&str; 2]) {
+        self.gathered.start(format, timed, names);
+    }
+
+    fn record(&mut self, record: &Record, prefix: Option<&Value>) -> std::result::Result<(), InputError> {
+        let mut record = *record;
+        match record.id.and_then(|id| self.caps.get(&id)) {
+            Some(cap) => record.cap = record.cap.or(*cap),
+            None => self.unknown += 1,
+        }
+        self.gathered.record(&record, prefix)
+    }
+
+    fn refused(&mut self, error: InputError) -> Result<()> {
+        self.gathered.refused(error)
+    }
+}
+
+/// Ids and caps of a batch's input.
+#[derive(Default)]
+struct Inputs {
+    caps: HashMap<u64, Option<u32>>,
+    rows: u64,
+}
+
+impl RecordSink for Inputs {
+    fn start(&mut self, _format: TraceFormat, _timed: bool, _names: [&str; 2]) {}
+
+    fn record(&mut self, record: &Record, _prefix: Option<&Value>) -> std::result::Result<(), InputError> {
+        self.rows += 1;
+        if let Some(id) = record.id {
+            self.caps.insert(id, record.cap);
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, _error: InputError) -> Result<()> {
+        self.rows += 1;
+        Ok(())
+    }
+}
+
+fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<LengthReport> {
+    let mut gathered = Gathered::default();
+    let mut job = options.job;
+    match &options.inputs {
+        None => read_records(crate::files::open(path)?, path, &mut gathered)?,
+        Some(inputs_path) => {
+            let mut inputs = Inputs::default();
+            read_records(crate::files::open(inputs_path)?, inputs_path, &mut inputs)?;
+            job = job.or(Some(JobPart { total: inputs.rows, slots: 256, finished: 0.0 }));
+            let mut joined = Joined { gathered: &mut gathered, caps: inputs.caps, unknown: 0 };
+            read_records(crate::files::open(path)?, path, &mut joined)?;
+            if joined.unknown > 0 {
+                notes.push(format!("{} rows have no request of their id in the input", joined.unknown));
+            }
+        }
+    }
+    if let Some(running) = &options.running {
+        let mut so_far = Gathered::default();
+        read_records(crate::files::open(running)?, running, &mut so_far)?;
+        gathered.running = if so_far.running.total() > 0.0 { so_far.running } else { so_far.output };
+    }
+    Ok(LengthReport::new(&gathered, options.declared, job))
+}
+
+fn rates(path: &Path, notes: &mut Vec<String>) -> Result<()> {
+    let text = text(path)?;
+    if let Ok(rates) = histogram::read_rates(&text) {
+        let mean = rates.iter().map(|rate| rate.rate_per_s).sum::<f64>() / rates.len() as f64;
+        notes.push(format!("{} windows, {mean:.3} requests/s on average", rates.len()));
+    } else {
+        notes.push(format!("{} lines", text.lines().count()));
+    }
+    Ok(())
+}
+
+fn table_of(imported: Imported, file: &str) -> TableReport {
+    match imported.table(file) {
+        Ok((table, left_out)) => table_report(&table, Some(imported), left_out),
+        Err(error) => {
+            let left_out = vec![error.to_string()];
+            table_report(
+                &Table { file: file.to_owned(), rows: Vec::new(), unused_columns: Vec::new(), about: None },
+                Some(imported),
+                left_out,
+            )
+        }
+    }
+}
+
+fn table_report(table: &Table, imported: Option<Imported>, left_out: Vec<String>) -> TableReport {
+    let runs = || imported.iter().flat_map(|imported| &imported.runs).map(|(_, run)| run);
+    let accepted: Vec<f64> = runs().filter_map(|run| run.acceptance).collect();
+    TableReport {
+        points: table.rows.clone(),
+        findings: if table.rows.is_empty() { Vec::new() } else { measured::check(table) },
+        left_out,
+        acceptance: (!accepted.is_empty()).then(|| accepted.iter().sum::<f64>() / accepted.len() as f64),
+        running_cap: runs().find_map(|run| run.running_cap),
+        imported,
+    }
+}
+
+/// Result files below a folder as one sweep, in order of their paths.
+fn folder(path: &Path, notes: &mut Vec<String>) -> Result<TableReport> {
+    let mut files = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(|source| Error::file(&folder, source))? {
+            let entry = entry.map_err(|source| Error::file(&folder, source))?;
+            let kind = entry.file_type().map_err(|source| Error::file(&folder, source))?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() && files.len() < MOST_FILES {
+                files.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    let mut all: Option<Imported> = None;
+    let (mut read, mut others) = (0, 0);
+    for file in &files {
+        // A summary repeats the runs of the files beside it.
+        let summary = file.file_stem().is_some_and(|stem| stem == "summary");
+        let found = match recognise(file) {
+            Ok(Kind::Benchmark) if !summary || files.len() == 1 => {
+                import(&text(file)?, &file.display().to_string()).ok()
+            }
+            _ => None,
+        };
+        let Some(found) = found else {
+            others += 1;
+            continue;
+        };
+        read += 1;
+        match &mut all {
+            None => all = Some(found),
+            Some(all) if all.tool == found.tool => {
+                all.runs.extend(found.runs);
+                all.left_out.extend(found.left_out);
+            }
+            Some(all) => all.left_out.push(format!("{}: of {}, not of {}", file.display(), found.tool, all.tool)),
+        }
+    }
+    notes.push(format!("{read} result files read as one sweep, {others} other files"));
+    let remedy = "give a folder with results of one benchmark tool";
+    let all = all.ok_or_else(|| InputError::new("no result file", remedy).file(path.display().to_string()))?;
+    Ok(table_of(all, &path.display().to_string()))
+}
+
+/// A table of the engine's state over time: running, waiting, throughput, use of the KV pool (percent).
+fn series(text: &str) -> std::result::Result<EngineReadings, InputError> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let csv_error = |error: csv::Error| InputError::new(error.to_string(), "write one row per moment");
+    let headers = reader.headers().map_err(csv_error)?.clone();
+    let column = |names: &[&str]| names.iter().find_map(|name| headers.iter().position(|header| header == *name));
+    let (running, queued) = (column(&["running"]), column(&["waiting", "queued"]));
+    let (rate, used) = (column(&["gen_throughput", "generation_throughput"]), column(&["kv_cache_pct"]));
+    let mut readings = EngineReadings { engine: "an engine", ..EngineReadings::default() };
+    for record in reader.records() {
+        let record = record.map_err(csv_error)?;
+        let number = |place: Option<usize>| record.get(place?)?.parse::<f64>().ok();
+        readings.lines += 1;
+        readings.moment(LogPoint {
+            line: record.position().map_or(0, csv::Position::line),
+            running: number(running).unwrap_or(0.0) as u32,
+            queued: number(queued).unwrap_or(0.0) as u32,
+            tok_per_s: number(rate),
+            kv_used: number(used).map(|percent| percent / 100.0),
+            ..LogPoint::default()
+        });
+    }
+    readings.conclude();
+    Ok(readings)
+}
