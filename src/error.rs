@@ -1,24 +1,25 @@
 //! The one error type of the library: what was wrong, where, and what would be right.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Bad input: exit code 2.
-    #[error("{0}")]
+    #[error(transparent)]
     Input(#[from] InputError),
     /// A well-formed job that can never be done: an answer with a reason, exit code 1.
     #[error("this job cannot be done: {0}")]
     Impossible(String),
     /// A file could not be read or written: exit code 2.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), in_words(reason))]
     File {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 
@@ -94,8 +95,8 @@ impl std::error::Error for InputError {}
 
 impl Error {
     /// A file error for `path`.
-    pub fn file(path: &Path, source: std::io::Error) -> Self {
-        Error::File { path: path.to_owned(), source }
+    pub fn file(path: &Path, reason: std::io::Error) -> Self {
+        Error::File { path: path.to_owned(), reason }
     }
 
     /// The exit code a program should end with: 1 for an answer that it cannot be done, 2 for bad input.
@@ -104,6 +105,19 @@ impl Error {
             Error::Impossible(_) => 1,
             Error::Input(_) | Error::File { .. } => 2,
         }
+    }
+}
+
+/// What the operating system said, with what would be right.
+fn in_words(reason: &std::io::Error) -> String {
+    match reason.kind() {
+        ErrorKind::NotFound => "there is no such file or folder; check the path".to_owned(),
+        ErrorKind::IsADirectory => "is a folder; name a file".to_owned(),
+        ErrorKind::NotADirectory => "a part of the path is a file, not a folder; check the path".to_owned(),
+        ErrorKind::PermissionDenied => "permission denied; check who may read and write it".to_owned(),
+        ErrorKind::InvalidData => format!("{reason}; give a text file in UTF-8"),
+        ErrorKind::UnexpectedEof => format!("{reason}; the file is cut short"),
+        _ => format!("{reason}; check that it is a whole file of the right kind"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
@@ -53,12 +53,32 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 ///
 /// [`Error::File`] when the file cannot be written.
 pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".unfinished");
-    let unfinished = Path::new(&unfinished);
-    std::fs::write(unfinished, contents)
-        .and_then(|()| std::fs::rename(unfinished, path))
+    let unfinished = unfinished(path);
+    std::fs::write(&unfinished, contents)
+        .and_then(|()| std::fs::rename(&unfinished, path))
         .map_err(|source| Error::file(path, source))
+}
+
+/// Finds out whether [`write()`] could write `path`, before a long run ends in vain. Leaves nothing behind.
+///
+/// # Errors
+///
+/// [`Error::File`] when the file cannot be written.
+pub fn check_writable(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Err(Error::file(path, std::io::ErrorKind::IsADirectory.into()));
+    }
+    let unfinished = unfinished(path);
+    std::fs::write(&unfinished, "")
+        .and_then(|()| std::fs::remove_file(&unfinished))
+        .map_err(|source| Error::file(path, source))
+}
+
+/// The name under which a file stands until it is whole.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
 }
 
 /// The whole text of `path`, decompressed.

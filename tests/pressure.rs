@@ -88,7 +88,7 @@ fn a1_slots_over_slots_per_request_cap_the_batch() {
     let engine = "name = \"sglang\"\nmax_running = 40\nstate_slots = 52\nstate_slots_per_request = 4";
     let setup = setup(engine).unwrap();
     assert_eq!((setup.settings.running_cap, setup.settings.cap_source), (13, RunningCap::StateSlots));
-    assert!(setup.cap_note().contains("52 slots, 4 reserved"), "{}", setup.cap_note());
+    assert!(setup.cap_note().contains("52 slots (given), 4 reserved"), "{}", setup.cap_note());
     let outcomes: Vec<Outcome> = [4u32, 8, 13, 20, 40]
         .iter()
         .map(|&streams| {

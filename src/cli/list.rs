@@ -10,7 +10,7 @@ use super::print;
 
 #[derive(Args)]
 pub(super) struct List {
-    /// One kind only: scenario, llm, quantisation, hardware, collective, engine, measured, requests, lengths
+    /// One kind only: scenario, llm, quantisation, hardware, collective, engine, law, measured, requests, lengths
     kind: Option<String>,
     /// Print one JSON object instead of text
     #[arg(long)]

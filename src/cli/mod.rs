@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
@@ -59,7 +60,14 @@ impl ScenarioArgs {
 
 /// Runs the program and says how it ended.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are answers; everything else is one line, as every other error.
+        Err(asked) if !asked.use_stderr() || asked.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            asked.exit()
+        }
+        Err(error) => return refuse(&usage_error(&error), 2),
+    };
     let done = match cli.command {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
@@ -74,9 +82,24 @@ pub fn run() -> ExitCode {
     if broken_pipe {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(io::stderr(), "error: {error:#}");
-    let code = error.downcast_ref::<Error>().map_or(2, Error::exit_code);
+    refuse(&format!("{error:#}"), error.downcast_ref::<Error>().map_or(2, Error::exit_code))
+}
+
+/// Prints an error on one line, whatever the input that it quotes.
+fn refuse(error: &str, code: u8) -> ExitCode {
+    let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let _ = writeln!(io::stderr(), "error: {line}");
     ExitCode::from(code)
+}
+
+/// What the parser of the command line found, its tips, and where to read on.
+fn usage_error(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let paragraphs =
+        text.trim().split("\n\n").filter(|part| !part.starts_with("Usage") && !part.starts_with("For more"));
+    let lines = |part: &str| part.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    let found = paragraphs.map(lines).collect::<Vec<_>>().join("; ");
+    format!("{}; `--help` shows what is known", found.trim_start_matches("error: "))
 }
 
 /// Writes a whole report to standard output at once.

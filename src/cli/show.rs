@@ -21,6 +21,9 @@ pub(super) struct Show {
     /// Override a key of a scenario (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Print a scenario's own file rather than what follows from it
+    #[arg(long)]
+    source: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -50,12 +53,17 @@ impl Show {
                 return Err(Error::from(InputError::new(found, "add --kind")).into());
             }
         };
-        if kind != Kind::Scenario {
+        if kind != Kind::Scenario || self.source {
             if !self.overrides.is_empty() {
-                let found = format!("{} is a {}", self.name, kind.word());
-                return Err(
-                    Error::from(InputError::new(found, "--set changes keys of scenarios only").key("--set")).into()
-                );
+                let found = format!("{} is shown as its {} file", self.name, kind.word());
+                return Err(Error::from(
+                    InputError::new(
+                        found,
+                        "--set changes what follows from a scenario: leave it out, or leave out --source",
+                    )
+                    .key("--set"),
+                )
+                .into());
             }
             let found = find(kind, &self.name)?;
             let text = found.text()?.to_owned();

@@ -58,6 +58,9 @@ impl Simulate {
                 return Err(makespan::error::Error::from(error).into());
             }
         }
+        if let Some(path) = &self.requests_csv {
+            makespan::files::check_writable(path)?;
+        }
         let started = Instant::now();
         let setup = Setup::new(&scenario)?;
         let job = JobSource::new(&scenario)?;

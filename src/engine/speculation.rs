@@ -23,13 +23,13 @@ pub struct Speculation {
     draft_tokens: u32,
     /// Law of the tokens that a step emits, for evenly spaced quantiles of the law between requests.
     table: Vec<Emission>,
+    /// `probability[q][i]`: at quantile q a step emits i + 1 tokens. Apart from the moments, which every request needs.
+    probability: Vec<Vec<f64>>,
 }
 
 /// The law of the tokens that one verify step of one request emits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Emission {
-    /// `probability[i]`: a step emits i + 1 tokens.
-    probability: Vec<f64>,
     mean: f64,
     deviation: f64,
     /// Third central moment over the squared deviation: the skewness term of the Cornish–Fisher expansion.
@@ -38,7 +38,7 @@ struct Emission {
 
 impl Emission {
     /// From the conditional probabilities that position i is accepted when all before it were.
-    fn new(conditional: &[f64]) -> Self {
+    fn new(conditional: &[f64]) -> (Self, Vec<f64>) {
         let mut probability = Vec::with_capacity(conditional.len() + 1);
         let mut reached = 1.0;
         for accept in conditional {
@@ -53,19 +53,7 @@ impl Emission {
         let variance = moment(&|x| (x - mean).powi(2));
         let third = moment(&|x| (x - mean).powi(3));
         let skew_term = if variance > 0.0 { third / variance } else { 0.0 };
-        Emission { mean, deviation: variance.sqrt(), skew_term, probability }
-    }
-
-    /// Tokens emitted by one step for a uniform draw.
-    fn draw(&self, unit: f64) -> u32 {
-        let mut below = 0.0;
-        for (index, probability) in self.probability.iter().enumerate() {
-            below += probability;
-            if unit < below {
-                return index as u32 + 1;
-            }
-        }
-        self.probability.len() as u32
+        (Emission { mean, deviation: variance.sqrt(), skew_term }, probability)
     }
 }
 
@@ -114,7 +102,7 @@ impl Speculation {
             )
             .key("acceptance_spread"));
         }
-        let table = if spread == 0.0 || mean <= 0.0 || mean >= 1.0 {
+        let laws = if spread == 0.0 || mean <= 0.0 || mean >= 1.0 {
             vec![Emission::new(&conditional)]
         } else {
             let concentration = mean * (1.0 - mean) / (spread * spread) - 1.0;
@@ -129,7 +117,8 @@ impl Speculation {
                 })
                 .collect()
         };
-        Ok(Speculation { draft_tokens: marginal.len() as u32, table })
+        let (table, probability) = laws.into_iter().unzip();
+        Ok(Speculation { draft_tokens: marginal.len() as u32, table, probability })
     }
 
     /// Drafted tokens per step.
@@ -142,39 +131,47 @@ impl Speculation {
         self.table.iter().map(|emission| emission.mean).sum::<f64>() / self.table.len() as f64
     }
 
-    fn emission(&self, acceptance_draw: f64) -> &Emission {
+    fn quantile(&self, acceptance_draw: f64) -> usize {
         let index = (acceptance_draw * self.table.len() as f64) as usize;
-        &self.table[index.min(self.table.len() - 1)]
+        index.min(self.table.len() - 1)
     }
 
     /// Steps to emit `tokens` (at least 1) for the request at these draws.
     pub fn steps(&self, tokens: u32, acceptance_draw: f64, steps_draw: f64) -> u32 {
-        let emission = self.emission(acceptance_draw);
+        let quantile = self.quantile(acceptance_draw);
+        let emission = &self.table[quantile];
         if emission.deviation == 0.0 {
             return (f64::from(tokens) / emission.mean).ceil() as u32;
         }
         if tokens < EXACT_BELOW_TOKENS {
-            exact_steps(emission, tokens, steps_draw)
+            exact_steps(&self.probability[quantile], tokens, steps_draw)
         } else {
-            long_steps(emission, tokens, steps_draw)
+            long_steps(emission, self.draft_tokens + 1, tokens, steps_draw)
         }
     }
 
     /// Tokens of one drawn step, for the token-exact reference.
     pub fn draw_step(&self, acceptance_draw: f64, unit: f64) -> u32 {
-        self.emission(acceptance_draw).draw(unit)
+        let mut below = 0.0;
+        for (index, probability) in self.probability[self.quantile(acceptance_draw)].iter().enumerate() {
+            below += probability;
+            if unit < below {
+                return index as u32 + 1;
+            }
+        }
+        self.draft_tokens + 1
     }
 }
 
 /// Smallest n with P(sum of n draws ≥ tokens) ≥ unit, by convolution.
-fn exact_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
+fn exact_steps(probability: &[f64], tokens: u32, unit: f64) -> u32 {
     let needed = tokens as usize;
     let mut below = vec![0.0; needed];
     below[0] = 1.0;
     for steps in 1..tokens {
         let mut next = vec![0.0; needed];
         for (sum, mass) in below.iter().enumerate().filter(|(_, mass)| **mass > 0.0) {
-            for (index, probability) in emission.probability.iter().enumerate() {
+            for (index, probability) in probability.iter().enumerate() {
                 if let Some(slot) = next.get_mut(sum + index + 1) {
                     *slot += mass * probability;
                 }
@@ -190,7 +187,7 @@ fn exact_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
 
 /// The same by a Cornish–Fisher quantile of the sum: n·μ + z·σ·√n + κ(z² − 1)/6 = tokens − ½, solved for n. The half
 /// corrects for the lattice.
-fn long_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
+fn long_steps(emission: &Emission, width: u32, tokens: u32, unit: f64) -> u32 {
     // N ≤ n when the sum of n draws reaches the tokens, so the quantile of N at `unit` is where the sum's lower
     // quantile at 1 − unit does.
     let z = standard_normal_quantile(1.0 - unit);
@@ -200,13 +197,13 @@ fn long_steps(emission: &Emission, tokens: u32, unit: f64) -> u32 {
     let exact = root * root;
     let whole = exact as u32;
     let steps = whole + u32::from(exact > f64::from(whole));
-    let fewest = tokens.div_ceil(emission.probability.len() as u32);
+    let fewest = tokens.div_ceil(width);
     steps.clamp(fewest, tokens)
 }
 
 /// Quantile of the standard normal law, from a table of statrs' exact one: cubic Hermite inside, exact in the tails.
 fn standard_normal_quantile(p: f64) -> f64 {
-    const CELLS: usize = 1024;
+    const CELLS: usize = 256;
     static TABLE: std::sync::OnceLock<Vec<(f64, f64)>> = std::sync::OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let normal = Normal::standard();
@@ -221,7 +218,7 @@ fn standard_normal_quantile(p: f64) -> f64 {
     });
     let position = p * CELLS as f64;
     let cell = position as usize;
-    if !(16..CELLS - 16).contains(&cell) {
+    if !(4..CELLS - 4).contains(&cell) {
         return Normal::standard().inverse_cdf(p);
     }
     let t = position - cell as f64;

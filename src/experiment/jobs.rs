@@ -38,11 +38,16 @@ impl JobSource {
             Error::Input(input) if input.file.is_none() => Error::Input(scenario.locate(input)),
             other => other,
         };
+        // A file that cannot be read is the fault of the key that names it.
+        let named = |error: Error, key: &str| match error {
+            Error::File { .. } => scenario.error(key, error.to_string(), ""),
+            other => located(other),
+        };
         let job = &scenario.tables.job;
         let mut trace = None;
         let lengths = if let Some(path) = &job.trace {
             let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false) };
-            let rows = Arc::new(Trace::read(&scenario.folder.join(path), options)?);
+            let rows = Arc::new(Trace::read(&scenario.folder.join(path), options).map_err(|e| named(e, "job.trace"))?);
             trace = Some(rows.clone());
             let draw = match job.rows {
                 Some(Rows::WithReplacement) => RowDraw::WithReplacement,
@@ -52,8 +57,8 @@ impl JobSource {
         } else {
             let law = |value: &Option<toml::Value>, key: &str| -> Result<Law> {
                 let value = value.clone().unwrap_or(toml::Value::Integer(0));
-                let description = LengthLaw::from_toml(&value, key, &scenario.folder).map_err(located)?;
-                Law::from_description(&description, key).map_err(located)
+                let description = LengthLaw::from_toml(&value, key, &scenario.folder).map_err(|e| named(e, key))?;
+                Law::from_description(&description, key).map_err(|e| named(e, key))
             };
             Lengths::Laws {
                 prompt: law(&job.prompt_tokens, "job.prompt_tokens")?,
@@ -80,6 +85,10 @@ impl JobSource {
                 "requests in flight are limited and requests arrive at their own times",
                 "keep one: concurrency = \"all\", or arrivals = \"at_once\"",
             ));
+        }
+        if open && scenario.tables.client.submit_interval_s.is_some() {
+            let found = "requests arrive at their own times";
+            return Err(scenario.error("client.submit_interval_s", found, "leave it out: it would change nothing"));
         }
         let order = match &job.order {
             Some(word) => Order::from_word(word, "job.order").map_err(located)?,

@@ -118,6 +118,7 @@ impl Setup {
         let sizes = llm
             .sizes(&quantisation, kv, model.state.unwrap_or(StateDtype::Float32))
             .map_err(|e| located(e, "model.weights"))?;
+        refuse_unused_state(scenario, &sizes)?;
         let tensor_parallel = tables.fleet.tensor_parallel.unwrap_or(1);
         let speculation = read_speculation(scenario)?;
         let draft_steps = speculation.as_ref().map_or(0, Speculation::draft_tokens);
@@ -155,7 +156,7 @@ impl Setup {
             flags: engine_flags(&tables.engine, engine.policy),
         };
         let found = limits(&question).map_err(|error| match error {
-            Error::Input(input) => Error::Input(scenario.locate(input)),
+            Error::Input(input) => Error::Input(scenario.locate(full_key(input, &tables.engine))),
             other => other,
         })?;
         let (nominal, _) = hardware.flops_per_s(sizes.arithmetic);
@@ -308,8 +309,31 @@ impl Setup {
         let workload = job.workload(streams)?;
         let prompts = Arc::new(prompts(&self.scenario, job.trace.as_deref())?);
         let fleet = self.fleet_for(prompts, streams, stride, Changes::default())?;
-        simulate(fleet, job.stream(&workload, streams), observer)
+        let outcome = simulate(fleet, job.stream(&workload, streams), observer)?;
+        if outcome.completed == 0 {
+            let context = self.scenario.tables.job.context_tokens.unwrap_or_default();
+            return Err(Error::Impossible(format!(
+                "every one of the {} requests is rejected, because its prompt fills the context of {context} tokens; \
+                 raise job.context_tokens or shorten the prompts",
+                outcome.rejected
+            )));
+        }
+        Ok(outcome)
     }
+}
+
+/// The memory arithmetic names flags; a scenario has them below `engine`.
+fn full_key(mut error: InputError, given: &EngineTable) -> InputError {
+    error.key = error.key.map(|key| match key.as_str() {
+        _ if key.contains('.') => key,
+        "tensor_parallel" => format!("fleet.{key}"),
+        "max_num_seqs" if given.max_running.is_some() => "engine.max_running".to_owned(),
+        "gpu_memory_utilization" | "mem_fraction_static" if given.mem_fraction.is_some() => {
+            "engine.mem_fraction".to_owned()
+        }
+        _ => format!("engine.{key}"),
+    });
+    error
 }
 
 fn relative(scenario: &Scenario, name_or_path: &str) -> String {
@@ -420,6 +444,29 @@ fn refuse_foreign_flags(scenario: &Scenario, policy: Policy) -> Result<()> {
     }
 }
 
+/// Settings of recurrent state, for a model that has none.
+fn refuse_unused_state(scenario: &Scenario, sizes: &ModelSizes) -> Result<()> {
+    let tables = &scenario.tables;
+    let engine = &tables.engine;
+    let given = [
+        ("engine.state_slots", engine.state_slots.is_some()),
+        ("engine.state_slots_per_request", engine.state_slots_per_request.is_some()),
+        ("engine.state_slots_held_per_request", engine.state_slots_held_per_request.is_some()),
+        ("engine.max_mamba_cache_size", engine.max_mamba_cache_size.is_some()),
+        ("engine.mamba_full_memory_ratio", engine.mamba_full_memory_ratio.is_some()),
+        ("engine.mamba_scheduler_strategy", engine.mamba_scheduler_strategy.is_some()),
+        ("model.state", tables.model.as_ref().is_some_and(|model| model.state.is_some())),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((key, _)) if sizes.state.is_none() => Err(scenario.error(
+            key,
+            format!("{} has no recurrent state", sizes.name),
+            "leave it out: it would change nothing",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn log_readings(table: &EngineTable) -> LogReadings {
     LogReadings {
         kv_pool_tokens: table.kv_pool_tokens,
@@ -502,7 +549,10 @@ fn read_speculation(scenario: &Scenario) -> Result<Option<Speculation>> {
         }
     };
     Speculation::new(&marginal, table.acceptance_spread.unwrap_or(0.0)).map(Some).map_err(|error| {
-        let key = error.key.clone().unwrap_or_default();
+        let key = match error.key.as_deref() {
+            Some("acceptance") if table.acceptance_marginal.is_some() => "acceptance_marginal".to_owned(),
+            key => key.unwrap_or_default().to_owned(),
+        };
         scenario.locate(error.key(format!("engine.speculation.{key}"))).into()
     })
 }
@@ -627,12 +677,13 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         return Err(scenario.error("engine.tok_per_s_per_gpu", "missing", "give the tokens per second of one GPU"));
     };
     refuse_sharing_without_cache(scenario, engine.policy)?;
-    if tables.model.is_some() {
-        return Err(scenario.error(
-            "model",
-            "a model beside a fixed rate",
-            "leave [model] out: it would change nothing",
-        ));
+    let unused = [
+        ("model", tables.model.is_some()),
+        ("fleet.hardware", tables.fleet.hardware.is_some()),
+        ("fleet.power_limit_w", tables.fleet.power_limit_w.is_some()),
+    ];
+    if let Some((key, _)) = unused.iter().find(|(_, given)| *given) {
+        return Err(scenario.error(key, "found beside a fixed rate", "leave it out: it would change nothing"));
     }
     let parameters = CostParameters {
         bandwidth_share: 1.0,
@@ -716,7 +767,8 @@ fn read_step_table(scenario: &Scenario) -> Result<Option<StepTable>> {
     let Some(path) = &scenario.tables.engine.step_table else { return Ok(None) };
     let path = scenario.folder.join(path);
     let file = path.display().to_string();
-    let text = crate::files::read_to_string(&path)?;
+    let text = crate::files::read_to_string(&path)
+        .map_err(|error| scenario.error("engine.step_table", error.to_string(), ""))?;
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let bad = |error: csv::Error| {
         let line = error.position().map_or(1, csv::Position::line);
@@ -768,8 +820,8 @@ impl Setup {
         let Some(limits) = &self.limits else { return format!("{cap} request at a time on each GPU") };
         match (limits.running_limit, &limits.state) {
             (RunningLimit::StateSlots, Some(state)) => format!(
-                "{} slots, {} reserved for each request, so {cap} run at once ({})",
-                state.slots.value, state.reserved_per_request.value, state.slots.origin
+                "{} slots ({}), {} reserved per request, so {cap} run at once",
+                state.slots.value, state.slots.origin, state.reserved_per_request.value
             ),
             _ => format!("at most {cap} run at once ({})", limits.max_running.origin),
         }

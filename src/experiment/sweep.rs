@@ -75,9 +75,11 @@ struct Point {
 /// # Errors
 /// When it cannot be found or read.
 pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
-    let Some(benchmark) = &setup.scenario.tables.benchmark else { return Ok(None) };
-    let joined = setup.scenario.folder.join(&benchmark.table);
-    let name = if crate::files::is_file(&joined) { joined.display().to_string() } else { benchmark.table.clone() };
+    let Some(named) = setup.scenario.tables.benchmark.as_ref().and_then(|benchmark| benchmark.table.as_ref()) else {
+        return Ok(None);
+    };
+    let joined = setup.scenario.folder.join(named);
+    let name = if crate::files::is_file(&joined) { joined.display().to_string() } else { named.clone() };
     let csv = if name.ends_with(".csv") { name.clone() } else { format!("{name}.csv") };
     let found = find(Kind::Measured, &csv).map_err(|error| match error {
         Error::Input(input) => Error::Input(setup.scenario.locate(input.key("benchmark.table"))),
@@ -88,7 +90,7 @@ pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
     if let Ok(found) = find(Kind::Measured, &if found.built_in { about.to_owned() } else { format!("{about}.toml") }) {
         table = table.with_about(read_about(found.text()?, &found.file)?);
     }
-    Ok(Some((benchmark.table.clone(), table)))
+    Ok(Some((named.clone(), table)))
 }
 
 /// Runs every point `replications` times; `at` replaces the concurrencies of the measured table or the usual ones.
@@ -111,11 +113,11 @@ fn points(setup: &Setup, table: Option<&Table>, at: &[u32]) -> Result<Vec<Point>
     let prompt = benchmark.and_then(|benchmark| benchmark.prompt_tokens);
     let output = benchmark.and_then(|benchmark| benchmark.output_tokens);
     let missing = |key: &str| {
-        setup.scenario.error(
-            &format!("benchmark.{key}"),
-            "missing",
-            "give the length that the benchmark used (the table does not say)",
-        )
+        let remedy = match table {
+            Some(_) => "give the length that the benchmark used: the table does not say",
+            None => "give the length that every request of the sweep has",
+        };
+        setup.scenario.error(&format!("benchmark.{key}"), "missing", remedy)
     };
     // A table of several replicas counts their requests together.
     let share =
@@ -141,7 +143,7 @@ fn points(setup: &Setup, table: Option<&Table>, at: &[u32]) -> Result<Vec<Point>
     for &concurrency in usual.iter().filter(|concurrency| !known.contains(concurrency)) {
         if concurrency == 0 || concurrency > 1 << 20 {
             let found = format!("found {concurrency}");
-            return Err(InputError::new(found, "concurrencies lie between 1 and 1048576").key("--at").into());
+            return Err(InputError::new(found, "give concurrencies between 1 and 1048576").key("--at").into());
         }
         points.push(Point {
             concurrency,

@@ -32,17 +32,20 @@ pub enum Kind {
     Requests,
     /// Sampled output lengths and laws fitted to them, `traces/lengths`.
     Lengths,
+    /// A law of lengths that scenarios name, `models/lengths`.
+    Law,
 }
 
 impl Kind {
     /// All kinds, in the order in which they are listed.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Scenario,
         Kind::Llm,
         Kind::Quantisation,
         Kind::Hardware,
         Kind::Collective,
         Kind::Engine,
+        Kind::Law,
         Kind::Measured,
         Kind::Requests,
         Kind::Lengths,
@@ -60,6 +63,7 @@ impl Kind {
             Kind::Measured => "traces/measured",
             Kind::Requests => "traces/requests",
             Kind::Lengths => "traces/lengths",
+            Kind::Law => "models/lengths",
         }
     }
 
@@ -75,6 +79,7 @@ impl Kind {
             Kind::Measured => "measured",
             Kind::Requests => "requests",
             Kind::Lengths => "lengths",
+            Kind::Law => "law",
         }
     }
 

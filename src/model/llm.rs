@@ -1,5 +1,5 @@
 //! The shapes of an LLM, as its description in `models/llm` gives them. Bytes and FLOPs follow from them in
-//! [`weights`](crate::model::weights) and [`llm_sizes`](crate::model::llm_sizes).
+//! `weights` and `llm_sizes`.
 
 use serde::Deserialize;
 

@@ -155,27 +155,31 @@ fn line_at(text: &str, offset: usize) -> u64 {
 fn describe(text: &str, error: &toml::de::Error) -> InputError {
     let message = error.message().trim();
     let names = backquoted(message);
-    let key = error.span().and_then(|span| {
+    let missing = message.starts_with("missing field");
+    // What the outermost table lacks has no place: its span is empty.
+    let span = error.span().filter(|span| !(missing && span.is_empty()));
+    let key = span.clone().and_then(|span| {
         let inside = |key: &&Key| (key.start..=key.end).contains(&span.start);
         Key::all(text).into_iter().filter(|key| inside(&key)).max_by_key(|key| key.path.len()).map(|key| key.path)
     });
     let mut described = if let (true, Some((unknown, known))) = (message.starts_with("unknown"), names.split_first()) {
         let thing = if message.starts_with("unknown field") { "key" } else { "value" };
         let remedy = match nearest(unknown, known.iter().copied()) {
+            Some(near) if known.len() > KNOWN_AT_MOST => format!("did you mean `{near}`?"),
             Some(near) => format!("did you mean `{near}`? Known here: {}", known.join(", ")),
             None if known.is_empty() => "no key is known here".to_owned(),
             None => format!("known here: {}", known.join(", ")),
         };
         InputError::new(format!("unknown {thing} `{unknown}`"), remedy)
-    } else if let (true, Some(missing)) = (message.starts_with("missing field"), names.first()) {
-        InputError::new(format!("the key `{missing}` is missing"), format!("add a line `{missing} = …`"))
+    } else if let (true, Some(name)) = (missing, names.first()) {
+        InputError::new(format!("the key `{name}` is missing"), format!("add a line `{name} = …`"))
     } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
         let (found, expected) = message.split_once(", expected ").unwrap_or((message, "another type of value"));
         InputError::new(found, format!("give {}", in_words(expected)))
     } else {
         InputError::new(message.replace('\n', "; "), "write it as TOML")
     };
-    if let Some(span) = error.span() {
+    if let Some(span) = span {
         described = described.line(line_at(text, span.start));
     }
     match key {
@@ -183,6 +187,12 @@ fn describe(text: &str, error: &toml::de::Error) -> InputError {
         None => described,
     }
 }
+
+/// The remedy for a value that should be text.
+pub(crate) const TEXT_NEEDED: &str = "give text in quotes";
+
+/// Known keys named beside the nearest one at most: a longer list hides it.
+const KNOWN_AT_MOST: usize = 16;
 
 /// A type as a user writes it.
 fn in_words(expected: &str) -> &str {
@@ -266,6 +276,8 @@ mod tests {
         );
         let text = shown("hbm_bytes_per_s = 1\n[link]\nkind = \"pcie\"");
         assert!(text.starts_with("card.toml:2: link: the key `count` is missing; add a line `count = …`"), "{text}");
+        let text = shown("[link]\nkind = \"pcie\"\ncount = 2\n");
+        assert!(text.starts_with("card.toml: the key `hbm_bytes_per_s` is missing; add a line"), "{text}");
         let text = shown("hbm_bytes_per_s = = 1\n");
         assert!(text.starts_with("card.toml:1: "), "{text}");
     }

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::error::{Error, InputError, Result};
 use crate::model::builtin::{Kind, find};
-use crate::model::parse::{line_of, parse_toml};
+use crate::model::parse::{TEXT_NEEDED, line_of, parse_toml};
 
 /// The scenario that every command uses when none is named.
 pub const DEFAULT_SCENARIO: &str = "qwen3.6-27b-914k";
@@ -182,7 +182,7 @@ pub enum Per {
 #[serde(deny_unknown_fields)]
 pub struct Benchmark {
     /// Name or path of a measured table.
-    pub table: String,
+    pub table: Option<String>,
     /// Prompt length, tokens, where the table does not say.
     pub prompt_tokens: Option<u64>,
     /// Output length, tokens, where the table does not say.
@@ -451,12 +451,36 @@ impl Override {
     }
 }
 
+/// An error about a text with overrides in it, with the override that caused it as its place. Lines of that text mean
+/// nothing to the user.
+fn blame(overrides: &[Override], mut error: InputError) -> InputError {
+    let Some(key) = error.key.clone() else { return error };
+    let about = |over: &&Override| within(&key, &over.key) || within(&over.key, &key);
+    error.line = None;
+    if let Some(over) = overrides.iter().rev().find(about) {
+        error.file = Some(format!("--set {}", over.written));
+        if error.remedy == TEXT_NEEDED {
+            error.remedy = format!("{TEXT_NEEDED}: --set '{}=\"{}\"'", over.key, over.value);
+        }
+    }
+    error
+}
+
+/// Whether `key` is `table` or stands below it.
+fn within(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
 impl Scenario {
     /// Finds a scenario by path or built-in name and applies overrides in order.
     ///
     /// # Errors
     /// What does not parse, unknown keys (naming the nearest known one), values out of range.
     pub fn load(name_or_path: &str, overrides: &[Override]) -> Result<Scenario> {
+        if Path::new(name_or_path).is_dir() {
+            let remedy = "name a TOML file in it, or a built-in scenario (`makespan list scenario`)";
+            return Err(InputError::new("is a folder", remedy).file(name_or_path).into());
+        }
         let found = find(Kind::Scenario, name_or_path)?;
         let folder = Path::new(&found.file).parent().map(Path::to_owned).unwrap_or_default();
         let folder = if found.built_in { PathBuf::new() } else { folder };
@@ -468,7 +492,15 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`].
     pub fn parse(text: &str, name: &str, file: &str, folder: PathBuf, overrides: &[Override]) -> Result<Scenario> {
-        let mut tables: Tables = parse_toml(text, file)?;
+        let mut tables: Tables = parse_toml(text, file).map_err(|error| match error {
+            Error::Input(mut input) if input.key.is_none() => {
+                if let Some(table) = ["job", "fleet", "engine"].iter().find(|table| input.found.contains(*table)) {
+                    input.remedy = format!("add a table `[{table}]`");
+                }
+                Error::Input(input)
+            }
+            other => other,
+        })?;
         if !overrides.is_empty() {
             let mut raw: Table = parse_toml(text, file)?;
             for over in overrides {
@@ -477,11 +509,7 @@ impl Scenario {
             let rendered =
                 toml::to_string(&raw).map_err(|e| InputError::new(e.to_string(), "set plain values").file("--set"))?;
             tables = parse_toml(&rendered, "--set").map_err(|error| match error {
-                // Lines of the rendered text mean nothing to the user.
-                Error::Input(mut input) => {
-                    input.line = None;
-                    Error::Input(input)
-                }
+                Error::Input(input) => Error::Input(blame(overrides, input)),
                 other => other,
             })?;
         }
@@ -514,13 +542,18 @@ impl Scenario {
     /// Adds the place of its key to an error.
     pub fn locate(&self, error: InputError) -> InputError {
         let Some(key) = error.key.clone() else { return error.file(&self.file) };
-        let set =
-            self.overrides.iter().rev().find(|over| key == over.key || key.starts_with(&format!("{}.", over.key)));
-        if let Some(set) = set {
+        if let Some(set) = self.overrides.iter().rev().find(|over| within(&key, &over.key)) {
+            return error.file(format!("--set {}", set.written));
+        }
+        let line = line_of(&self.text, &key);
+        // A table that only an override made.
+        if line.is_none()
+            && let Some(set) = self.overrides.iter().rev().find(|over| within(&over.key, &key))
+        {
             return error.file(format!("--set {}", set.written));
         }
         let error = error.file(&self.file);
-        match line_of(&self.text, &key) {
+        match line {
             Some(line) => error.line(line),
             None => error,
         }
@@ -529,7 +562,7 @@ impl Scenario {
     fn positive(&self, key: &str, value: Option<f64>, most: f64) -> Result<()> {
         match value {
             Some(value) if !(value > 0.0 && value <= most) => {
-                Err(self.error(key, format!("found {value}"), format!("a number above 0 and at most {most}")))
+                Err(self.error(key, format!("found {value}"), format!("give a number above 0 and at most {most}")))
             }
             _ => Ok(()),
         }
@@ -538,7 +571,7 @@ impl Scenario {
     fn not_negative(&self, key: &str, value: Option<f64>, most: f64) -> Result<()> {
         match value {
             Some(value) if !(value >= 0.0 && value <= most) => {
-                Err(self.error(key, format!("found {value}"), format!("a number between 0 and {most}")))
+                Err(self.error(key, format!("found {value}"), format!("give a number between 0 and {most}")))
             }
             _ => Ok(()),
         }
@@ -547,7 +580,7 @@ impl Scenario {
     fn whole(&self, key: &str, value: Option<u64>, most: u64) -> Result<()> {
         match value {
             Some(value) if value == 0 || value > most => {
-                Err(self.error(key, format!("found {value}"), format!("a whole number between 1 and {most}")))
+                Err(self.error(key, format!("found {value}"), format!("give a whole number between 1 and {most}")))
             }
             _ => Ok(()),
         }
@@ -609,7 +642,10 @@ impl Scenario {
         self.not_negative("fleet.startup_s", fleet.startup_s, 1e6)?;
         self.positive("fleet.power_limit_w", fleet.power_limit_w, 10_000.0)?;
         self.not_negative("client.submit_interval_s", client.submit_interval_s, 3600.0)?;
-        self.concurrency()?;
+        if self.concurrency()?.is_none() && client.per.is_some() {
+            let remedy = "leave it out, or give client.concurrency a number";
+            return Err(self.error("client.per", "found without a limit on requests in flight", remedy));
+        }
         if let Some(benchmark) = benchmark {
             self.whole("benchmark.prompt_tokens", benchmark.prompt_tokens, TOKENS)?;
             self.whole("benchmark.output_tokens", benchmark.output_tokens, TOKENS)?;
@@ -659,7 +695,7 @@ impl Scenario {
             return Err(self.error(
                 "engine.chunked_prefill_size",
                 format!("found {size}"),
-                "a whole number of tokens of at least 1, or -1 to read prompts whole",
+                "give a whole number of tokens of at least 1, or -1 to read prompts whole",
             ));
         }
         if let (Some(reserved), Some(held)) = (engine.state_slots_per_request, engine.state_slots_held_per_request)
@@ -679,7 +715,7 @@ impl Scenario {
     /// # Errors
     /// When it is neither a whole number of at least 1 nor "all".
     pub fn concurrency(&self) -> Result<Option<u32>> {
-        let remedy = "a whole number of requests of at least 1, or \"all\"";
+        let remedy = "give a whole number of requests of at least 1, or \"all\"";
         match &self.tables.client.concurrency {
             None => Ok(None),
             Some(Value::String(word)) if word == "all" => Ok(None),

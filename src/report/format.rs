@@ -59,7 +59,7 @@ pub fn percent(share: f64) -> String {
         "0%".to_owned()
     } else if percent < 0.1 {
         "<0.1%".to_owned()
-    } else if percent < 9.95 || percent > 99.0 && percent < 100.0 {
+    } else if percent < 9.95 || (99.0..99.95).contains(&percent) {
         format!("{percent:.1}%")
     } else {
         format!("{percent:.0}%")
@@ -81,6 +81,7 @@ mod tests {
         assert_eq!(duration(65.93), "65.9 s");
         assert_eq!(percent(0.0004), "<0.1%");
         assert_eq!(percent(0.9987), "99.9%");
+        assert_eq!(percent(0.99997), "100%");
         assert_eq!(percent(1.0), "100%");
     }
 }

@@ -70,6 +70,8 @@ pub struct SimulateReport {
     #[serde(skip)]
     cap_note: String,
     #[serde(skip)]
+    speculation: bool,
+    #[serde(skip)]
     max_tokens: Option<u64>,
     #[serde(skip)]
     top_causes: Vec<(Cause, f64)>,
@@ -146,6 +148,7 @@ impl SimulateReport {
                 }
                 _ => setup.cap_note(),
             },
+            speculation: setup.settings.speculation.is_some(),
             max_tokens: tables.job.max_tokens,
             top_causes,
         }
@@ -187,7 +190,12 @@ impl SimulateReport {
             line(
                 out,
                 "limited by",
-                format!("{} for {} of the time: {}", limit.words(), percent(share), self.cap_note),
+                match limit {
+                    Limit::MaxRunning | Limit::StateSlots | Limit::BatchSize => {
+                        format!("{} for {} of the time: {}", limit.words(), percent(share), self.cap_note)
+                    }
+                    _ => format!("{} for {} of the time", limit.words(), percent(share)),
+                },
             )?;
         }
         line(
@@ -210,7 +218,8 @@ impl SimulateReport {
                 "{} to fill the batches, {} from the last admission to the end: {} of the time",
                 duration(self.ramp_s),
                 duration(self.drain_s),
-                percent(end / self.makespan_s.max(f64::MIN_POSITIVE))
+                // Both at once where everything is admitted before the batches are full.
+                percent((end / self.makespan_s.max(f64::MIN_POSITIVE)).min(1.0))
             ),
         )?;
         let cut = match self.max_tokens {
@@ -251,7 +260,7 @@ impl SimulateReport {
         if let (Some(tpot), Some(ttft)) = (self.tpot_ms, self.ttft_ms) {
             let speculation = self
                 .tokens_per_request_step
-                .filter(|tokens| *tokens > 1.0)
+                .filter(|_| self.speculation)
                 .map_or(String::new(), |tokens| format!(", {tokens:.2} tokens per verify step"));
             line(
                 out,

@@ -59,18 +59,17 @@ struct Share<R> {
 }
 
 impl<R: RequestStream> Share<R> {
-    /// The next request that can be served, its position, and how many were rejected before it.
-    fn next(&mut self) -> (Option<(u64, Request)>, u64) {
-        let mut rejected = 0;
+    /// The next request that can be served, and its position; counts those rejected before it.
+    fn next(&mut self, rejected: &mut u64) -> Option<(u64, Request)> {
         while self.next < self.end {
             let position = self.next;
             self.next += self.step;
             match self.requests.request(position) {
-                Some(request) => return (Some((position, request)), rejected),
-                None => rejected += 1,
+                Some(request) => return Some((position, request)),
+                None => *rejected += 1,
             }
         }
-        (None, rejected)
+        None
     }
 
     fn is_done(&self) -> bool {
@@ -95,7 +94,9 @@ pub(super) struct Feed<R> {
     coming: VecDeque<(SimTime, usize, Waiting)>,
     mode: Mode,
     dispatch: Dispatch,
+    /// Requests that each replica holds; in a closed loop, those on their way to it as well.
     in_flight: Vec<u32>,
+    in_flight_of_all: u64,
     submit_interval: Span,
     last_submit: Option<SimTime>,
     /// Replicas that got something new at the present instant.
@@ -150,6 +151,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             mode,
             dispatch,
             in_flight: vec![0; replicas],
+            in_flight_of_all: 0,
             submit_interval,
             last_submit: None,
             woken: Vec::new(),
@@ -167,24 +169,39 @@ impl<R: RequestStream + Clone> Feed<R> {
     fn fill(&mut self, limit: InFlight, replicas: usize) {
         match limit {
             InFlight::All => {
-                let total = self
-                    .shares
-                    .iter()
-                    .map(|share| share.end.saturating_sub(share.next).div_ceil(share.step))
-                    .sum::<u64>();
-                for index in 0..total {
-                    self.submit((index % replicas as u64) as usize, SimTime::ZERO);
+                // In turn until every part of the job is at its end: parts differ in length.
+                while self.shares.iter().any(|share| !share.is_done()) {
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::PerReplica(each) => {
                 for _ in 0..each {
-                    (0..replicas).for_each(|replica| self.submit(replica, SimTime::ZERO));
+                    for replica in 0..replicas {
+                        self.submit(replica, SimTime::ZERO);
+                    }
                 }
             }
             InFlight::Total(total) => {
-                for index in 0..total {
-                    self.submit(index as usize % replicas, SimTime::ZERO);
+                for _ in 0..total {
+                    self.submit_to_fewest(0, SimTime::ZERO);
                 }
+            }
+        }
+    }
+
+    /// The client sends the next request to the replica with the fewest in flight of those whose part of the job is not
+    /// at its end; to `own` on a tie, else to the first.
+    fn submit_to_fewest(&mut self, own: usize, now: SimTime) {
+        let left = |feed: &Self, replica: usize| !feed.shares[feed.share_of(replica)].is_done();
+        while let Some(replica) = (0..self.replicas)
+            .filter(|&replica| left(self, replica))
+            .min_by_key(|&replica| (self.in_flight[replica], replica != own, replica))
+        {
+            // What is left of a part may never be served: then another part has its turn.
+            if self.submit(replica, now) {
+                return;
             }
         }
     }
@@ -199,20 +216,19 @@ impl<R: RequestStream + Clone> Feed<R> {
 
     fn draw(&mut self, replica: usize) -> Option<(u64, Request)> {
         let share = self.share_of(replica);
-        let (next, rejected) = self.shares[share].next();
-        self.rejected += rejected;
-        next
+        self.shares[share].next(&mut self.rejected)
     }
 
-    /// The client sends the next request of `replica` at `now`, or as soon after as it can.
-    fn submit(&mut self, replica: usize, now: SimTime) {
-        let Some((_, request)) = self.draw(replica) else { return };
+    /// The client sends the next request of `replica` at `now`, or as soon after as it can; false when none is left.
+    fn submit(&mut self, replica: usize, now: SimTime) -> bool {
+        let Some((_, request)) = self.draw(replica) else { return false };
         let at = match self.last_submit {
             Some(last) => now.max(last + self.submit_interval),
             None => now,
         };
         self.last_submit = Some(at);
         self.in_flight[replica] += 1;
+        self.in_flight_of_all += 1;
         let waiting = Waiting { request, submitted_at: at, progress: None };
         if at > now || now == SimTime::ZERO {
             self.coming.push_back((at, replica, waiting));
@@ -221,6 +237,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             self.queues[queue].push_back(waiting);
             self.woken.push(replica);
         }
+        true
     }
 
     /// Fetches the next open arrival, one ahead.
@@ -292,7 +309,9 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         if !self.feed.resumed[replica].is_empty() {
             return Some(Head::Resumed);
         }
-        if self.feed.mode == Mode::Pull {
+        if self.holds_its_part(known) {
+            // What was sent back to this replica is its own all the same.
+        } else if self.feed.mode == Mode::Pull {
             let share = self.feed.share_of(replica);
             if self.feed.shown[share].is_none() {
                 self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
@@ -312,11 +331,45 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         }
         (!self.feed.retracted[replica].is_empty()).then_some(Head::Retracted)
     }
+
+    /// True when this replica holds its even part of all that is outstanding, as far as was known by `known`. Replicas
+    /// that share a queue leave the rest to the others: a router that filled one replica before it looked at the next
+    /// would be none.
+    fn holds_its_part(&self, known: SimTime) -> bool {
+        let feed = &self.feed;
+        if feed.dispatch != Dispatch::Shared || feed.replicas == 1 {
+            return false;
+        }
+        let left = match feed.mode {
+            Mode::Pull => feed.shares[0].end - feed.shares[0].next + u64::from(feed.shown[0].is_some()),
+            Mode::Open => feed.queues[0].partition_point(|waiting| waiting.submitted_at <= known) as u64,
+            Mode::Closed(_) => return false,
+        };
+        u64::from(feed.in_flight[self.replica]) * feed.replicas as u64 >= left + feed.in_flight_of_all
+    }
+
+    /// This replica takes a request that nobody has counted yet.
+    fn count_in(&mut self) {
+        self.feed.in_flight[self.replica] += 1;
+        self.feed.in_flight_of_all += 1;
+    }
+
+    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
+    fn plain_share(&self) -> Option<usize> {
+        let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
+        plain.then(|| self.feed.share_of(self.replica))
+    }
 }
 
 impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+            && !self.holds_its_part(known)
+        {
+            return self.feed.shown[share].as_ref();
+        }
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
@@ -329,12 +382,27 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
     }
 
-    fn take(&mut self) -> Option<Waiting> {
+    fn take(&mut self, known: SimTime) -> Option<Waiting> {
         let replica = self.replica;
-        match self.head(SimTime::NEVER)? {
+        if let Some(share) = self.plain_share()
+            && self.feed.shown[share].is_some()
+            && !self.holds_its_part(known)
+        {
+            self.count_in();
+            return self.feed.shown[share].take();
+        }
+        match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
-            Head::Queued(queue) => self.feed.queues[queue].pop_front(),
-            Head::Shown(share) => self.feed.shown[share].take(),
+            Head::Queued(queue) => {
+                if self.feed.mode == Mode::Open {
+                    self.count_in();
+                }
+                self.feed.queues[queue].pop_front()
+            }
+            Head::Shown(share) => {
+                self.count_in();
+                self.feed.shown[share].take()
+            }
             Head::Retracted => self.feed.retracted[replica].pop_front(),
         }
     }
@@ -348,17 +416,15 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     }
 
     fn completed(&mut self, at: SimTime) {
-        let Mode::Closed(limit) = self.feed.mode else { return };
         self.feed.in_flight[self.replica] -= 1;
+        self.feed.in_flight_of_all -= 1;
+        let Mode::Closed(limit) = self.feed.mode else { return };
         match limit {
             InFlight::All => {}
-            InFlight::PerReplica(_) => self.feed.submit(self.replica, at),
-            InFlight::Total(_) => {
-                // The replica with the fewest requests gets the next one; its own on a tie.
-                let fewest = (0..self.feed.in_flight.len())
-                    .min_by_key(|&replica| (self.feed.in_flight[replica], replica != self.replica, replica));
-                self.feed.submit(fewest.unwrap_or(self.replica), at);
+            InFlight::PerReplica(_) => {
+                self.feed.submit(self.replica, at);
             }
+            InFlight::Total(_) => self.feed.submit_to_fewest(self.replica, at),
         }
     }
 

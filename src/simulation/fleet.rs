@@ -53,6 +53,38 @@ where
                 ready.push(index);
             }
         }
+        if let [index] = ready[..]
+            && exhausted == feed.is_exhausted()
+            && feed.woken.is_empty()
+        {
+            // One replica is at a boundary. As long as it comes to its next one before anything else happens, nothing
+            // else needs looking at.
+            let others = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
+            let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+            let replica = &mut replicas[index];
+            loop {
+                replica.start(now, &mut feed.queue(index), observer)?;
+                match replica.ends_at() {
+                    Some(end) if end < horizon && exhausted == feed.is_exhausted() => {
+                        now = end;
+                        replica.finish_stride(now, &mut feed.queue(index), observer);
+                        if !feed.woken.is_empty() {
+                            break;
+                        }
+                    }
+                    Some(end) => {
+                        ends[index] = end;
+                        ready.clear();
+                        break;
+                    }
+                    None => {
+                        idle.push(index);
+                        ready.clear();
+                        break;
+                    }
+                }
+            }
+        }
         // In order of their numbers, so that who takes the next request does not depend on who was idle.
         ready.sort_unstable();
         for index in ready.drain(..) {

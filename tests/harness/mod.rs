@@ -185,10 +185,13 @@ impl RequestStream for Job {
 }
 
 pub fn fleet(settings: &EngineSettings, replicas: usize, cost: impl Fn() -> StepCost) -> Fleet {
+    fleet_with(settings, replicas, Streams::new(1, 0), cost)
+}
+
+/// A fleet whose token-exact reference draws from `streams`.
+pub fn fleet_with(settings: &EngineSettings, replicas: usize, streams: Streams, cost: impl Fn() -> StepCost) -> Fleet {
     Fleet {
-        replicas: (0..replicas)
-            .map(|index| Replica::new(index, settings.clone(), cost(), Streams::new(1, 0)))
-            .collect(),
+        replicas: (0..replicas).map(|index| Replica::new(index, settings.clone(), cost(), streams)).collect(),
         gpus_per_replica: 1,
         dispatch: Dispatch::Shared,
         in_flight: InFlight::All,

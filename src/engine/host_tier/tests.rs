@@ -38,10 +38,11 @@ fn close(found: f64, measured: f64, slack: f64, what: &str) {
     assert!((found / measured - 1.0).abs() <= slack, "{what}: {found} against {measured}");
 }
 
-/// Qwen3-8B on an H200: 7.57e9 parameters read per token, of 36 layers of 32 heads of 128.
+/// Qwen3-8B on an H200: 7.57e9 parameters read per token, of 36 layers of 32 heads of 128. Prefill of a served model
+/// reaches 0.61 of the nominal rate.
 fn qwen3_8b_recompute() -> Recompute {
     let hardware = Hardware::find("h200").unwrap();
-    let flops_per_s = hardware.bf16_flops_per_s * hardware.priors.flops_share;
+    let flops_per_s = hardware.bf16_flops_per_s * 0.61;
     Recompute { flops_per_token: 2.0 * 7.57e9, flops_per_pair: 4.0 * 36.0 * 32.0 * 128.0, flops_per_s, fixed_s: 0.0 }
 }
 
@@ -223,17 +224,17 @@ fn moving(hardware: &str, bytes: u64, pieces: u64, fixed_s: f64) -> Move {
 #[test]
 fn moving_beats_computing_from_the_crossover_on() {
     let recompute = qwen3_8b_recompute();
-    // PCIe 5 and PCIe 4, whole pages of 64 tokens: 2.7 and 5.9 µs a token against 20.4 µs of compute. Only the step that
-    // a cached prompt still takes makes recomputing short contexts better: 15.7 ms / (20.4 − 2.7 µs) = 890 tokens, less
-    // what attention adds.
+    // PCIe 5 and PCIe 4, whole pages of 64 tokens: 2.7 and 5.9 µs a token against 25.1 µs of compute. Only the step that
+    // a cached prompt still takes makes recomputing short contexts better: 15.7 ms / (25.1 − 2.7 µs) = 700 tokens, a little
+    // less with the attention among them.
     let pages = |hardware| {
         let page = moving(hardware, 64 * 147_456, 1, 0.0);
         Move { s_per_token: page.s_per_token / 64.0, fixed_s: SHORT_PREFILL_S }
     };
     let (gen5, gen4) = (pages("h200"), pages("a100"));
     let crossover = |moving: &Move| crossover_tokens(&recompute, moving).unwrap();
-    close(crossover(&gen5), 875.0, 0.02, "PCIe 5");
-    assert!(crossover(&gen4) > crossover(&gen5) && crossover(&gen4) < 1200.0);
+    close(crossover(&gen5), 695.0, 0.05, "PCIe 5");
+    assert!(crossover(&gen4) > crossover(&gen5) && crossover(&gen4) < 1000.0);
     // Swapping pays both ways, so it needs longer contexts, the more so on the slower link.
     assert!(crossover(&gen5.both_ways()) > crossover(&gen5));
     assert!(crossover(&gen4.both_ways()) > crossover(&gen5.both_ways()));

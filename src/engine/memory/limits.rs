@@ -5,7 +5,7 @@ use std::fmt;
 /// Where a number comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Read off the log of a running engine.
+    /// Given in the scenario, as read off the log of a running engine.
     FromLog,
     /// Set by a flag.
     Flag,
@@ -18,7 +18,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Origin::FromLog => "from the log",
+            Origin::FromLog => "given",
             Origin::Flag => "flag",
             Origin::Arithmetic => "engine's arithmetic",
             Origin::EngineDefault => "engine's default",

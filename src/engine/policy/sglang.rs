@@ -101,7 +101,7 @@ fn admit(
             return Ok(replica.policy.full);
         }
         tokens_left = Some(left - (charged + reserve) as f64);
-        let Some(waiting) = queue.take() else { return Ok(None) };
+        let Some(waiting) = queue.take(known) else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let left_to_read = goal - u64::from(start.tokens);
         let slot = replica.admit(waiting, goal as u32, start, now);
@@ -171,6 +171,12 @@ fn retract<O: Observer>(
             replica.running.iter().copied().filter(decoding).collect()
         };
         let candidates = live(replica);
+        // Rows that have ended give their pages back within a step: they write nothing that needs room, and what is left
+        // beside them need not go for their sake.
+        let alone = |replica: &Replica, live: &[u32]| live.len() <= 1 && replica.rows as usize > live.len();
+        if replica.held_pages == 0 && alone(replica, &candidates) {
+            return Ok(true);
+        }
         let sequence = |slot: u32| replica.slots[slot as usize].as_ref();
         let victim = candidates
             .iter()
@@ -190,7 +196,10 @@ fn retract<O: Observer>(
         replica.preempt(victim, now, false, queue, observer);
         let stay = live(replica);
         let free = replica.open_pages().saturating_sub(replica.used_pages()) * u64::from(replica.settings.page_tokens);
-        if replica.fits() && free >= rules.retract_tokens * stay.len() as u64 || stay.len() == 1 && replica.fits() {
+        if replica.fits() && free >= rules.retract_tokens * stay.len() as u64
+            || stay.len() == 1 && replica.fits()
+            || alone(replica, &stay)
+        {
             let sequences = stay.iter().filter_map(|&slot| replica.slots[slot as usize].as_ref());
             let (mut written, mut most) = (0, 0);
             for sequence in sequences {

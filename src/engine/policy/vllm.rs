@@ -3,6 +3,7 @@
 
 use crate::engine::observe::{Limit, Observer};
 use crate::engine::policy::Verdict;
+use crate::engine::prefix_cache::Hit;
 use crate::engine::replica::{Chunk, Queue, Replica};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::VllmSettings;
@@ -19,10 +20,13 @@ pub(super) fn plan<O: Observer>(
 ) -> Result<Verdict> {
     let mut preempted = false;
     while !replica.fits() {
-        if !replica.wait_for_writes() {
-            preempt_last(replica, now, queue, observer)?;
-            preempted = true;
+        if replica.wait_for_writes() {
+            continue;
         }
+        if !preempt_last(replica, now, queue, observer)? {
+            break;
+        }
+        preempted = true;
     }
     let width = replica.settings.speculation.as_ref().map_or(1, |s| u64::from(s.draft_tokens()) + 1);
     let mut budget = rules.token_budget.saturating_sub(u64::from(replica.rows) * width);
@@ -31,19 +35,19 @@ pub(super) fn plan<O: Observer>(
     Ok(Verdict { limit, decodes_beside_prefill: true, replan: preempted })
 }
 
-/// Sends the most recently admitted request that has not ended back to the front of the queue.
+/// Sends the most recently admitted request that has not ended back to the front of the queue; false when all have ended.
+/// Pages of requests whose end the host does not know of yet come free a step later: until then even a request that is
+/// alone may have to go.
 fn preempt_last<O: Observer>(
     replica: &mut Replica,
     now: SimTime,
     queue: &mut impl Queue,
     observer: &mut O,
-) -> Result<()> {
+) -> Result<bool> {
     let live = |slot: &&u32| replica.slots[**slot as usize].as_ref().is_some_and(|s| s.phase != Phase::Finished);
     let mut candidates = replica.running.iter().rev().filter(live);
-    let Some(&victim) = candidates.next() else {
-        return Err(Error::Impossible("the KV pool is too small for what has finished already".to_owned()));
-    };
-    if candidates.next().is_none() {
+    let Some(&victim) = candidates.next() else { return Ok(false) };
+    if candidates.next().is_none() && replica.unreleased.is_empty() {
         let request = replica.slots[victim as usize]
             .as_ref()
             .map(|s| (s.request.id, s.request.prompt_tokens, s.request.output_tokens));
@@ -51,7 +55,7 @@ fn preempt_last<O: Observer>(
         return Err(too_large(id, prompt, output, replica));
     }
     replica.preempt(victim, now, true, queue, observer);
-    Ok(())
+    Ok(true)
 }
 
 fn too_large(id: u64, prompt_tokens: u32, output_tokens: u32, replica: &Replica) -> Error {
@@ -93,7 +97,9 @@ fn continue_prompts<O: Observer>(
                 if replica.wait_for_writes() {
                     continue;
                 }
-                preempt_last(replica, now, queue, observer)?;
+                if !preempt_last(replica, now, queue, observer)? {
+                    break;
+                }
                 preempted = true;
                 if replica.slots[slot as usize].as_ref().is_none_or(|s| s.admission != admission) {
                     break;
@@ -147,22 +153,28 @@ fn admit(
         if replica.pages(longest) + replica.settings.state_pages_per_request > replica.pool_pages {
             return Err(too_large(request.id, request.prompt_tokens, request.output_tokens, replica));
         }
-        let hit = if swapped { None } else { replica.find_prefix(&request, goal) };
-        let (device, all) = hit.map_or((0, 0), |hit| (hit.device_pages, hit.device_pages + hit.host_pages));
-        let cached_tokens = all * u64::from(replica.settings.page_tokens);
-        let held = if rules.reserve_full_prompt || swapped {
-            goal
-        } else {
-            cached_tokens + (goal - cached_tokens).min(budget)
+        let size = |replica: &Replica, hit: Option<Hit>| {
+            let (device, all) = hit.map_or((0, 0), |hit| (hit.device_pages, hit.device_pages + hit.host_pages));
+            let cached_tokens = all * u64::from(replica.settings.page_tokens);
+            let whole = rules.reserve_full_prompt || swapped;
+            let held = if whole { goal } else { cached_tokens + (goal - cached_tokens).min(budget) };
+            (held, replica.pages(held) - device + extra)
         };
-        let wanted = replica.pages(held) - device + extra;
+        let mut hit = if swapped { None } else { replica.find_prefix(&request, goal) };
+        let (mut held, mut wanted) = size(replica, hit);
+        if hit.is_some() && replica.occupied() == 0 && !replica.has_free_pages(wanted) {
+            // A hit is kept with pages beside it that cannot be used (the rest of a block, what follows the last
+            // checkpoint). With nobody to wait for, it is given up rather than the request.
+            replica.decline(hit.take());
+            (held, wanted) = size(replica, None);
+        }
         if !replica.has_free_pages(wanted) {
             replica.decline(hit);
             // Free pages only shrink until a request leaves.
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
-        let Some(waiting) = queue.take() else { return Ok(None) };
+        let Some(waiting) = queue.take(known) else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let tokens = (goal - u64::from(start.tokens)).min(budget);
         let loading = start.is_loading();

@@ -123,7 +123,8 @@ impl Replica {
         self.counters.slowed_time += slowed;
         let pages_before = self.pages_by_sum();
         self.step += steps;
-        if self.settings.stride == Stride::TokenExact {
+        // A padded batch runs to its longest request whatever is drawn.
+        if self.settings.stride == Stride::TokenExact && self.policy.batch_steps.is_none() {
             self.draw_tokens();
         } else {
             self.context += self.growth * steps;

@@ -140,7 +140,7 @@ impl<'l, 'p, R: BufRead> Table<'l, 'p, R> {
             Some(text) => parse(text),
             None => {
                 let found = format!("a row of {} fields", self.count);
-                Err(InputError::new(found, format!("the header has {}", names.len())))
+                Err(InputError::new(found, format!("give every row the {} fields of the header", names.len())))
             }
         };
         value.map_err(|error| error.key(names[place].clone()).line(self.line))

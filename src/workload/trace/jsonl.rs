@@ -145,7 +145,10 @@ fn next_object<R: BufRead>(lines: &mut Lines<'_, R>) -> Result<Option<Map<String
             Err(error) => {
                 let remedy = "give one whole JSON object per line, not a list over many lines";
                 // The parser counts lines within the record, so only its column means something.
-                let found = error.to_string().replace(" at line 1 column ", " at character ");
+                let found = match error.is_data() {
+                    true => "a value that is no object".to_owned(),
+                    false => error.to_string().replace(" at line 1 column ", " at character "),
+                };
                 Err(InputError::new(found, remedy).line(lines.number).into())
             }
         };

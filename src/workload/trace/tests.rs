@@ -129,13 +129,16 @@ fn bad_traces_name_place_and_remedy() {
         (format!("{azure}2023-11-16 18:15:47,NaN,1\n"), "t:3: ContextTokens: NaN; give a whole number"),
         (format!("{azure}2023-11-16 18:15:47,1,1e12\n"), "t:3: GeneratedTokens: 1000000000000; give a whole number"),
         (format!("{azure}2023-11-16 18:15:47,1,\n"), "t:3: GeneratedTokens: empty; give a whole number"),
-        (format!("{azure}2023-11-16 18:15:47,1\n"), "t:3: GeneratedTokens: a row of 2 fields; the header has 3"),
+        (
+            format!("{azure}2023-11-16 18:15:47,1\n"),
+            "t:3: GeneratedTokens: a row of 2 fields; give every row the 3 fields of the header",
+        ),
         (
             "arrived_at,num_prefill_tokens,num_decode_tokens\ninf,1,1\n".into(),
             "t:2: arrived_at: inf; give a finite time",
         ),
         ("prompt_tokens,output_tokens\n\"1,2\n".into(), "t:2: unfinished quoted field; close the quote"),
-        ("[{\"input_length\": 1}]".into(), "t:1: invalid type: sequence, expected a map"),
+        ("[{\"input_length\": 1}]".into(), "t:1: a value that is no object; give one whole JSON object per line"),
         ("{\"a\": 1}".into(), "t:1: no known token keys among a; looked for input_length"),
         (
             format!("{mooncake}{{\"timestamp\": 0"),
