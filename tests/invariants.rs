@@ -295,7 +295,8 @@ proptest! {
                     _ => 0.0,
                 };
                 let longest = world.job.requests.iter().map(|r| r.prompt_tokens + r.output_tokens).max().unwrap();
-                let pages = f64::from((longest + settings.lookahead_tokens + 1).div_ceil(settings.page_tokens));
+                let pages = f64::from((longest + settings.lookahead_tokens + 1).div_ceil(settings.page_tokens))
+                    + settings.state_pages_per_request as f64;
                 let pool = (settings.kv_pool_tokens / u64::from(settings.page_tokens)) as f64;
                 prop_assert!(pages > pool * (1.0 - kept), "{}", error);
                 return Ok(());

@@ -32,8 +32,8 @@ pub trait Queue {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting>;
     /// True when a request has arrived by `now` of which the server did not know by `known`, and none before it.
     fn unknown(&mut self, known: SimTime, now: SimTime) -> bool;
-    /// Takes the request that `peek` showed.
-    fn take(&mut self) -> Option<Waiting>;
+    /// Takes the request that `peek` shows.
+    fn take(&mut self, known: SimTime) -> Option<Waiting>;
     /// Puts a preempted request back, before or behind all others.
     fn put_back(&mut self, waiting: Waiting, first: bool);
     /// A request of this replica ended at `at`.
@@ -359,6 +359,10 @@ impl Replica {
                 self.start_wait(now, end);
                 return Ok(());
             }
+            debug_assert!(
+                self.occupied() > 0 || self.held_pages == 0 && self.shared_pages == 0,
+                "pages that were handed out have come back"
+            );
             self.policy.idle(self.step);
             if !queue.more() {
                 self.drop_idle_step();

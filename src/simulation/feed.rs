@@ -382,15 +382,16 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
     }
 
-    fn take(&mut self) -> Option<Waiting> {
+    fn take(&mut self, known: SimTime) -> Option<Waiting> {
         let replica = self.replica;
         if let Some(share) = self.plain_share()
             && self.feed.shown[share].is_some()
+            && !self.holds_its_part(known)
         {
             self.count_in();
             return self.feed.shown[share].take();
         }
-        match self.head(SimTime::NEVER)? {
+        match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => {
                 if self.feed.mode == Mode::Open {

@@ -101,7 +101,7 @@ fn admit(
             return Ok(replica.policy.full);
         }
         tokens_left = Some(left - (charged + reserve) as f64);
-        let Some(waiting) = queue.take() else { return Ok(None) };
+        let Some(waiting) = queue.take(known) else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let left_to_read = goal - u64::from(start.tokens);
         let slot = replica.admit(waiting, goal as u32, start, now);

@@ -3,6 +3,7 @@
 
 use crate::engine::observe::{Limit, Observer};
 use crate::engine::policy::Verdict;
+use crate::engine::prefix_cache::Hit;
 use crate::engine::replica::{Chunk, Queue, Replica};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::VllmSettings;
@@ -152,22 +153,28 @@ fn admit(
         if replica.pages(longest) + replica.settings.state_pages_per_request > replica.pool_pages {
             return Err(too_large(request.id, request.prompt_tokens, request.output_tokens, replica));
         }
-        let hit = if swapped { None } else { replica.find_prefix(&request, goal) };
-        let (device, all) = hit.map_or((0, 0), |hit| (hit.device_pages, hit.device_pages + hit.host_pages));
-        let cached_tokens = all * u64::from(replica.settings.page_tokens);
-        let held = if rules.reserve_full_prompt || swapped {
-            goal
-        } else {
-            cached_tokens + (goal - cached_tokens).min(budget)
+        let size = |replica: &Replica, hit: Option<Hit>| {
+            let (device, all) = hit.map_or((0, 0), |hit| (hit.device_pages, hit.device_pages + hit.host_pages));
+            let cached_tokens = all * u64::from(replica.settings.page_tokens);
+            let whole = rules.reserve_full_prompt || swapped;
+            let held = if whole { goal } else { cached_tokens + (goal - cached_tokens).min(budget) };
+            (held, replica.pages(held) - device + extra)
         };
-        let wanted = replica.pages(held) - device + extra;
+        let mut hit = if swapped { None } else { replica.find_prefix(&request, goal) };
+        let (mut held, mut wanted) = size(replica, hit);
+        if hit.is_some() && replica.occupied() == 0 && !replica.has_free_pages(wanted) {
+            // A hit is kept with pages beside it that cannot be used (the rest of a block, what follows the last
+            // checkpoint). With nobody to wait for, it is given up rather than the request.
+            replica.decline(hit.take());
+            (held, wanted) = size(replica, None);
+        }
         if !replica.has_free_pages(wanted) {
             replica.decline(hit);
             // Free pages only shrink until a request leaves.
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
-        let Some(waiting) = queue.take() else { return Ok(None) };
+        let Some(waiting) = queue.take(known) else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let tokens = (goal - u64::from(start.tokens)).min(budget);
         let loading = start.is_loading();

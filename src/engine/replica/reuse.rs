@@ -255,7 +255,9 @@ impl Replica {
         // What others inserted meanwhile is there once: its duplicates are free.
         let given = pages - sequence.shared_pages;
         sequence.shared_pages = pages;
-        if sequence.phase == Phase::Prefill {
+        if sequence.phase == Phase::Prefill
+            || sequence.phase == Phase::Finished && !self.settings.computes_finished_rows
+        {
             sequence.held_pages -= given;
             self.held_pages -= given;
         } else {
