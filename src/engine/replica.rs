@@ -268,6 +268,7 @@ impl Replica {
             first_token_at: sequence.first_token_at.unwrap_or(SimTime::NEVER),
             preemptions: sequence.preemptions,
             swapped_pages,
+            uncached: sequence.uncached,
         };
         let waiting =
             Waiting { request: sequence.request, submitted_at: sequence.submitted_at, progress: Some(progress) };
@@ -298,6 +299,7 @@ impl Replica {
             shared_pages: 0,
             lock: None,
             branch_pages: 0,
+            uncached: waiting.progress.is_some_and(|progress| progress.uncached),
             loading: false,
             submitted_at: waiting.submitted_at,
             admitted_at: waiting.progress.map_or(now, |progress| progress.admitted_at),

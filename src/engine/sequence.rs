@@ -31,6 +31,8 @@ pub struct Progress {
     pub preemptions: u32,
     /// Pages that wait on the host for it to go on; 0 when it has to be computed again.
     pub swapped_pages: u64,
+    /// True when it must not begin with pages of the prefix cache.
+    pub uncached: bool,
 }
 
 /// Where a sequence stands.
@@ -77,6 +79,8 @@ pub struct Sequence {
     pub lock: Option<NodeId>,
     /// Pages of its prompt at which it keeps a state for others; 0 for none.
     pub branch_pages: u32,
+    /// True when it neither takes pages of the prefix cache nor gives it any before it ends.
+    pub uncached: bool,
     /// True while it waits for pages from the host and takes no part in steps.
     pub loading: bool,
     /// Submitted, admitted first, first token, last token.

@@ -84,8 +84,9 @@ fn admit(
             .min(rules.reserve_clip_tokens)
             .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
         let request = head.request;
+        let uncached = head.progress.is_some_and(|progress| progress.uncached);
         let locked = replica.open_pages();
-        let hit = replica.find_prefix(&request, goal);
+        let hit = if uncached { None } else { replica.find_prefix(&request, goal) };
         // What a hit keeps from eviction is no longer free; what it has on the device is not charged.
         let page_tokens = u64::from(replica.settings.page_tokens);
         let newly_locked = (locked - replica.open_pages()) * page_tokens;
@@ -187,7 +188,8 @@ fn retract<O: Observer>(
             })
             .min()
             .map(|(.., slot)| slot);
-        let (Some(victim), true) = (victim, candidates.len() > 1 || replica.held_pages > 0) else {
+        let others = candidates.len() > 1 || replica.held_pages > 0;
+        let Some(victim) = victim.filter(|&victim| others || replica.give_up_reuse(victim)) else {
             return Err(Error::Impossible(format!(
                 "a single request does not fit the KV pool of {} tokens; cap max_tokens or enlarge the pool",
                 replica.pool_pages * u64::from(replica.settings.page_tokens)

@@ -47,7 +47,7 @@ fn preempt_last<O: Observer>(
     let live = |slot: &&u32| replica.slots[**slot as usize].as_ref().is_some_and(|s| s.phase != Phase::Finished);
     let mut candidates = replica.running.iter().rev().filter(live);
     let Some(&victim) = candidates.next() else { return Ok(false) };
-    if candidates.next().is_none() && replica.unreleased.is_empty() {
+    if candidates.next().is_none() && replica.unreleased.is_empty() && !replica.give_up_reuse(victim) {
         let request = replica.slots[victim as usize]
             .as_ref()
             .map(|s| (s.request.id, s.request.prompt_tokens, s.request.output_tokens));
@@ -140,6 +140,7 @@ fn admit(
             return Ok(replica.policy.full);
         }
         let swapped = head.progress.is_some_and(|progress| progress.swapped_pages > 0);
+        let uncached = head.progress.is_some_and(|progress| progress.uncached);
         if budget < if swapped { width } else { 1 } {
             return Ok(Some(Limit::PrefillBudget));
         }
@@ -160,7 +161,7 @@ fn admit(
             let held = if whole { goal } else { cached_tokens + (goal - cached_tokens).min(budget) };
             (held, replica.pages(held) - device + extra)
         };
-        let mut hit = if swapped { None } else { replica.find_prefix(&request, goal) };
+        let mut hit = if swapped || uncached { None } else { replica.find_prefix(&request, goal) };
         let (mut held, mut wanted) = size(replica, hit);
         if hit.is_some() && replica.occupied() == 0 && !replica.has_free_pages(wanted) {
             // A hit is kept with pages beside it that cannot be used (the rest of a block, what follows the last

@@ -41,8 +41,13 @@ impl PrefixCache {
     /// Evicts from the host, least recently used first, blocks that only it holds and states, until at most `pages` and
     /// `states` are held there; false when that cannot be reached.
     pub fn shrink_host_to(&mut self, pages: u64, states: u64) -> bool {
+        let mut reached = true;
         while self.host_states > states {
-            let Some(id) = self.tree.least_used_host_state() else { return false };
+            let Some(id) = self.tree.least_used_host_state() else {
+                // States that are being read stay; that is no reason to keep pages.
+                reached = false;
+                break;
+            };
             self.tree[id].host_state = false;
             self.host_states -= 1;
         }
@@ -57,7 +62,7 @@ impl PrefixCache {
             self.tree[parent].host_children -= 1;
             self.tree.offer_host(parent);
         }
-        true
+        reached
     }
 
     /// Brings the path to `node` back to the device where only the host has it; returns the pages that takes. Room must

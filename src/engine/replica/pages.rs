@@ -23,6 +23,17 @@ impl Replica {
         decoding + self.held_pages + self.state_pages()
     }
 
+    /// The same without what rows that have ended by then would grow by: nothing is evicted for a step that may be taken
+    /// back.
+    pub(super) fn lasting_pages_at(&self, step: u64) -> u64 {
+        let (page, lookahead) = (self.settings.page_tokens, self.settings.lookahead_tokens);
+        let last = |sequence: &Sequence| step.min(sequence.finish_step.saturating_sub(1)).max(sequence.start_step);
+        let sequences = self.running.iter().filter_map(|&slot| self.slots[slot as usize].as_ref());
+        let rows = sequences.filter(|sequence| self.counts_as_row(sequence));
+        let decoding: u64 = rows.map(|sequence| sequence.pages(last(sequence), page, lookahead)).sum();
+        decoding + self.held_pages + self.state_pages()
+    }
+
     pub(super) fn counts_as_row(&self, sequence: &Sequence) -> bool {
         match sequence.phase {
             Phase::Prefill => false,

@@ -239,7 +239,7 @@ impl Replica {
     /// A part of a prompt has been read: the cache takes its whole pages over.
     pub(super) fn cache_prompt(&mut self, slot: u32, now: SimTime) {
         let (Some(reuse), Some(sequence)) = (&mut self.reuse, self.slots[slot as usize].as_mut()) else { return };
-        if reuse.write_only.is_some() || !reuse.cut(&sequence.request, sequence.prefilled) {
+        if sequence.uncached || reuse.write_only.is_some() || !reuse.cut(&sequence.request, sequence.prefilled) {
             return;
         }
         let whole = sequence.prefilled >= sequence.prefill_goal;
@@ -312,6 +312,17 @@ impl Replica {
         }
     }
 
+    /// A request that does not fit though it is alone: the cache may hold pages for it that it cannot use (the rest of a
+    /// block that others share with it). It is to be preempted and computed on pages of its own; false when they are.
+    pub(in crate::engine) fn give_up_reuse(&mut self, slot: u32) -> bool {
+        let sequence = self.slots[slot as usize].as_mut();
+        let Some(sequence) = sequence.filter(|sequence| sequence.lock.is_some() && !sequence.uncached) else {
+            return false;
+        };
+        sequence.uncached = true;
+        true
+    }
+
     /// What a preempted sequence leaves behind: the blocks that vLLM has filled, nothing under SGLang. Returns the pages
     /// that went to the host for it to go on from.
     pub(super) fn leave_preempted(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
@@ -319,9 +330,13 @@ impl Replica {
             return 0;
         }
         self.keep_blocks(now);
+        if let Some(host) = self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut()) {
+            // Nobody waits for what a request reads that lost its place.
+            host.loads.retain(|(.., admission)| *admission != sequence.admission);
+        }
         let swapped = if sequence.phase == Phase::Decode { self.swap_out(sequence, now) } else { 0 };
         let kept = match (self.settings.policy, sequence.phase) {
-            _ if swapped > 0 || sequence.loading => 0,
+            _ if swapped > 0 || sequence.loading || sequence.uncached => 0,
             (PolicySettings::Vllm(_), Phase::Prefill) => sequence.prefilled,
             (PolicySettings::Vllm(_), _) => sequence.request.prompt_tokens + sequence.generated(self.step) - 1,
             _ => 0,
@@ -336,7 +351,7 @@ impl Replica {
         if reuse.cache.device_pages() == 0 || reuse.writes_back() {
             return;
         }
-        let level = self.pool_pages.saturating_sub(self.pages_at(self.step + steps - 1));
+        let level = self.pool_pages.saturating_sub(self.lasting_pages_at(self.step + steps - 1));
         if let Some(reuse) = &mut self.reuse {
             reuse.cache.shrink_to(level);
         }
@@ -352,7 +367,7 @@ impl Replica {
         }
         let occupied = u64::from(self.occupied());
         let empty = self.reuse.as_ref().is_none_or(|reuse| reuse.cache.device_pages() == 0);
-        let level = if empty { u64::MAX } else { self.pool_pages.saturating_sub(self.used_pages()) };
+        let level = if empty { u64::MAX } else { self.pool_pages.saturating_sub(self.lasting_pages_at(self.step)) };
         let Some(reuse) = &mut self.reuse else { return };
         let copy = match &mut reuse.host {
             Some(host) => host.tier.shrink_to(&mut reuse.cache, level).0,

@@ -19,9 +19,9 @@ pub struct ReuseOutcome {
     pub cached_pages: u64,
     /// What went to the host tier and came back; `None` without.
     pub tier: Option<TierCounters>,
-    /// Bytes over the link of one GPU, to device and to host.
+    /// Bytes over the link of one GPU, to device and to host, with those under way at the end.
     pub bytes: [u64; 2],
-    /// Time with a copy under way in each direction.
+    /// Time with a copy under way in each direction, to the end of the last one.
     pub busy: [Span; 2],
 }
 
@@ -148,8 +148,16 @@ impl Replica {
     pub fn reuse(&self) -> Option<ReuseOutcome> {
         let reuse = self.reuse.as_ref()?;
         let host = reuse.host.as_ref();
-        let of = |way| host.map_or(Traffic::default(), |host| host.links.traffic(GPU, way));
-        let (bytes, busy) = reuse.unseen(self.busy_until);
+        // Copies under way at the end count in full: how far they have come would depend on the last look at them.
+        let links = host.map(|host| {
+            let mut links = host.links.clone();
+            while let Some(end) = links.next_end() {
+                links.advance(end);
+            }
+            links
+        });
+        let of = |way| links.as_ref().map_or(Traffic::default(), |links| links.traffic(GPU, way));
+        let (bytes, busy) = reuse.unseen(SimTime::NEVER);
         Some(ReuseOutcome {
             cache: *reuse.cache.counters(),
             cached_pages: reuse.cache.device_pages(),
