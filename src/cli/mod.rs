@@ -1,6 +1,9 @@
 //! The commands: read, call, show. A file per command.
 
+mod decide;
+mod forecast;
 mod list;
+mod scale;
 mod show;
 mod simulate;
 mod sweep;
@@ -28,6 +31,12 @@ enum Command {
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
     Sweep(sweep::Sweep),
+    /// Completion time with intervals, what drives its spread, and the way there from the napkin
+    Forecast(forecast::ForecastCommand),
+    /// The options side by side: time, answers, tokens, GPU-hours, and which to take
+    Decide(decide::Decide),
+    /// 1, 2, 4, 8 GPUs, and what would explain a loss
+    Scale(scale::Scale),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -71,6 +80,9 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
+        Command::Forecast(command) => command.run(),
+        Command::Decide(command) => command.run(),
+        Command::Scale(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

@@ -11,5 +11,6 @@ pub mod parse;
 pub mod quantisation;
 pub mod scenario;
 pub mod sizes;
+pub mod uncertain;
 mod weights;
 pub mod workload;
