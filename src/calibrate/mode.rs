@@ -248,7 +248,8 @@ fn neighbours(model: &Model, structure: Structure) -> Vec<usize> {
         all.dedup();
         all
     };
-    let values: [&dyn Fn(&Structure) -> Option<u32>; 3] = [&|s| s.running_cap, &|s| Some(s.waves), &|s| s.client_cap];
+    type Property<'a> = &'a dyn Fn(&Structure) -> Option<u32>;
+    let values: [Property<'_>; 3] = [&|s| s.running_cap, &|s| Some(s.waves), &|s| s.client_cap];
     let lists = values.map(places);
     let place = |which: usize, s: &Structure| lists[which].iter().position(|value| *value == values[which](s));
     (0..model.structures.len())

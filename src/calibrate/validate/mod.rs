@@ -321,7 +321,8 @@ fn whole_job(job: &Job, one: &Fitted) -> Option<Test> {
     } else {
         (one.model.clone(), one.modes.clone())
     };
-    let target = table_model(&one.described.setup, &[point.clone()], one.described.known, model.seed).ok()?;
+    let target =
+        table_model(&one.described.setup, std::slice::from_ref(&point), one.described.known, model.seed).ok()?;
     let target = Model { priors: model.priors.clone(), setup: model.setup.clone(), ..target };
     let tokens = job.output_tokens_total as f64 / f64::from(share);
     let found = forecast(&modes, &model, &target, &point, None, &|found| tokens / found.tok_per_s)?;
