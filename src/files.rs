@@ -1,7 +1,7 @@
 //! The only module that opens files: by path, with gzip and zstd undone by their magic bytes rather than their names.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -72,6 +72,40 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
         .map_err(|source| Error::file(path, source))
 }
 
+/// A file that grows, piece by piece.
+#[derive(Debug)]
+pub struct Growing {
+    file: File,
+    path: PathBuf,
+}
+
+impl Growing {
+    /// Opens `path` with only its first `keep` bytes left, made if need be.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be opened or cut.
+    pub fn open(path: &Path, keep: u64) -> Result<Growing> {
+        let open = || {
+            let mut file = File::options().create(true).truncate(false).write(true).open(path)?;
+            file.set_len(keep)?;
+            std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0))?;
+            Ok(file)
+        };
+        let file = open().map_err(|reason| Error::file(path, reason))?;
+        Ok(Growing { file, path: path.to_owned() })
+    }
+
+    /// Appends `bytes` in one go: once this returns they survive the end of this process, however it comes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when they cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|reason| Error::file(&self.path, reason))
+    }
+}
+
 /// Finds out whether [`write()`] could write `path`, before a long run ends in vain. Leaves nothing behind.
 ///
 /// # Errors
@@ -108,7 +142,6 @@ pub fn read_to_string(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[test]
     fn compressed_files_are_read_whatever_their_name() {

@@ -6,6 +6,7 @@
 pub mod error;
 pub mod files;
 pub mod random;
+pub mod stats;
 pub mod units;
 
 pub mod format;

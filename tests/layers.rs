@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Modules in import order, a row for those that do not know each other.
 const LAYERS: [&[&str]; 12] = [
     &["error"],
-    &["files", "random", "units"],
+    &["files", "random", "stats", "units"],
     &["format"],
     &["measured", "model"],
     &["workload"],

@@ -1,9 +1,12 @@
 //! The commands: read, call, show. A file per command.
 
 mod calibrate;
+mod decide;
 mod diagnose;
+mod forecast;
 mod inspect;
 mod list;
+mod scale;
 mod show;
 mod simulate;
 mod sweep;
@@ -42,6 +45,12 @@ enum Command {
     Validate(validate::Validate),
     /// What a trace, length file, result file or engine log says, and its faults
     Inspect(inspect::Inspect),
+    /// Completion time with intervals, what drives its spread, and the way there from the napkin
+    Forecast(forecast::ForecastCommand),
+    /// The options side by side: time, answers, tokens, GPU-hours, and which to take
+    Decide(decide::Decide),
+    /// 1, 2, 4, 8 GPUs, and what would explain a loss
+    Scale(scale::Scale),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -123,6 +132,9 @@ pub fn run() -> ExitCode {
         Command::Diagnose(command) => command.run(),
         Command::Validate(command) => command.run(),
         Command::Inspect(command) => command.run(),
+        Command::Forecast(command) => command.run(),
+        Command::Decide(command) => command.run(),
+        Command::Scale(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

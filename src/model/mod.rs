@@ -12,6 +12,7 @@ pub mod parse;
 pub mod quantisation;
 pub mod scenario;
 pub mod sizes;
+pub mod uncertain;
 mod weights;
 pub mod workload;
 

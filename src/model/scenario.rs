@@ -10,6 +10,8 @@ use toml::{Table, Value};
 use crate::error::{Error, InputError, Result};
 use crate::model::builtin::{Kind, find};
 use crate::model::parse::{TEXT_NEEDED, line_of, parse_toml};
+use crate::model::uncertain::{self, Unknown, is_within};
+use crate::random::Streams;
 
 /// The scenario that every command uses when none is named.
 pub const DEFAULT_SCENARIO: &str = "qwen3.6-27b-914k";
@@ -33,6 +35,36 @@ pub struct Tables {
     pub client: Client,
     /// How the measured table was taken.
     pub benchmark: Option<Benchmark>,
+    /// How far a forecast goes.
+    #[serde(default)]
+    pub forecast: ForecastTable,
+    /// What `decide` compares.
+    #[serde(default)]
+    pub option: Vec<OptionTable>,
+    /// Laws of keys whose value is not known (see `model::uncertain`).
+    pub uncertain: Option<Table>,
+}
+
+/// `[forecast]`.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForecastTable {
+    /// Replications.
+    pub replications: Option<u64>,
+    /// Stop once the intervals of the 5%, 50% and 95% quantiles are no wider than this share of them, each way.
+    pub precision: Option<f64>,
+    /// When the job must be done, days.
+    pub deadline_days: Option<f64>,
+}
+
+/// `[[option]]`: something to do, and the keys that it changes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct OptionTable {
+    /// Its name.
+    pub name: String,
+    /// The keys, as tables of the scenario.
+    #[serde(flatten)]
+    pub set: Table,
 }
 
 /// `[job]`.
@@ -396,9 +428,13 @@ pub struct Scenario {
     pub tables: Tables,
     /// What relative paths in it start from.
     pub folder: PathBuf,
+    /// What is not known about it, in the order of the file.
+    pub unknowns: Vec<Unknown>,
     file: String,
     text: String,
     overrides: Vec<Override>,
+    /// Those of the unknowns that do not stand in the file.
+    added: Vec<Unknown>,
 }
 
 /// One `--set key=value`.
@@ -406,7 +442,8 @@ pub struct Scenario {
 pub struct Override {
     key: String,
     value: Value,
-    written: String,
+    /// Where it comes from, for errors.
+    origin: String,
 }
 
 impl Override {
@@ -428,7 +465,22 @@ impl Override {
             .ok()
             .and_then(|mut table| if table.len() == 1 { table.remove("v") } else { None })
             .unwrap_or_else(|| Value::String(value.trim().to_owned()));
-        Ok(Override { key: key.to_owned(), value, written: written.to_owned() })
+        Ok(Override { key: key.to_owned(), value, origin: format!("--set {written}") })
+    }
+
+    /// Sets `key` to `value`; `origin` is what errors about it name as its place.
+    pub fn new(key: &str, value: Value, origin: &str) -> Override {
+        Override { key: key.to_owned(), origin: format!("{origin} {key} = {value}"), value }
+    }
+
+    /// The key that it sets.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The value that it sets.
+    pub fn value(&self) -> &Value {
+        &self.value
     }
 
     /// Puts the value into the tables, making tables on the way.
@@ -451,24 +503,49 @@ impl Override {
     }
 }
 
-/// An error about a text with overrides in it, with the override that caused it as its place. Lines of that text mean
-/// nothing to the user.
-fn blame(overrides: &[Override], mut error: InputError) -> InputError {
-    let Some(key) = error.key.clone() else { return error };
-    let about = |over: &&Override| within(&key, &over.key) || within(&over.key, &key);
+/// Gives an error about tables with overrides in them its place: the override that caused it, else the file's line.
+/// Lines of the rendered text mean nothing to the user.
+fn place(mut error: InputError, text: &str, file: &str, overrides: &[Override]) -> InputError {
     error.line = None;
+    let Some(key) = error.key.clone() else { return error.file(file) };
+    let about = |over: &&Override| is_within(&key, &over.key) || is_within(&over.key, &key);
     if let Some(over) = overrides.iter().rev().find(about) {
-        error.file = Some(format!("--set {}", over.written));
         if error.remedy == TEXT_NEEDED {
             error.remedy = format!("{TEXT_NEEDED}: --set '{}=\"{}\"'", over.key, over.value);
         }
+        return error.file(over.origin.clone());
     }
-    error
+    let error = error.file(file);
+    match line_of(text, &key) {
+        Some(line) => error.line(line),
+        None => error,
+    }
 }
 
-/// Whether `key` is `table` or stands below it.
-fn within(key: &str, table: &str) -> bool {
-    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+/// Reads tables that are no longer the text of a file; errors name the place that a user knows.
+fn read_rendered(tables: &Table, text: &str, file: &str, overrides: &[Override]) -> Result<Tables> {
+    let rendered =
+        toml::to_string(tables).map_err(|e| InputError::new(e.to_string(), "set plain values").file("--set"))?;
+    parse_toml(&rendered, "").map_err(with_missing_table).map_err(|error| match error {
+        Error::Input(mut input) => {
+            input.file = None;
+            Error::Input(place(input, text, file, overrides))
+        }
+        other => other,
+    })
+}
+
+/// Says which table to add where a whole one is missing.
+fn with_missing_table(error: Error) -> Error {
+    match error {
+        Error::Input(mut input) if input.key.is_none() => {
+            if let Some(table) = ["job", "fleet", "engine"].iter().find(|table| input.found.contains(*table)) {
+                input.remedy = format!("add a table `[{table}]`");
+            }
+            Error::Input(input)
+        }
+        other => other,
+    }
 }
 
 impl Scenario {
@@ -492,34 +569,32 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`].
     pub fn parse(text: &str, name: &str, file: &str, folder: PathBuf, overrides: &[Override]) -> Result<Scenario> {
-        let mut tables: Tables = parse_toml(text, file).map_err(|error| match error {
-            Error::Input(mut input) if input.key.is_none() => {
-                if let Some(table) = ["job", "fleet", "engine"].iter().find(|table| input.found.contains(*table)) {
-                    input.remedy = format!("add a table `[{table}]`");
-                }
-                Error::Input(input)
-            }
+        let mut raw: Table = parse_toml(text, file)?;
+        for over in overrides {
+            over.apply(&mut raw)?;
+            uncertain::settle(&mut raw, &over.key);
+        }
+        let accepts = |tables: &Table| read_rendered(tables, text, file, overrides).map(|_| ());
+        let written = raw.clone();
+        let unknowns = uncertain::take(&mut raw, &accepts).map_err(|error| match error {
+            Error::Input(input) if input.file.is_none() => Error::Input(place(input, text, file, overrides)),
             other => other,
         })?;
-        if !overrides.is_empty() {
-            let mut raw: Table = parse_toml(text, file)?;
-            for over in overrides {
-                over.apply(&mut raw)?;
-            }
-            let rendered =
-                toml::to_string(&raw).map_err(|e| InputError::new(e.to_string(), "set plain values").file("--set"))?;
-            tables = parse_toml(&rendered, "--set").map_err(|error| match error {
-                Error::Input(input) => Error::Input(blame(overrides, input)),
-                other => other,
-            })?;
-        }
+        let tables = if overrides.is_empty() && raw == written {
+            // Straight from the text, so that errors carry its lines.
+            parse_toml(text, file).map_err(with_missing_table)?
+        } else {
+            read_rendered(&raw, text, file, overrides)?
+        };
         let scenario = Scenario {
             name: name.to_owned(),
             tables,
             folder,
+            unknowns,
             file: file.to_owned(),
             text: text.to_owned(),
             overrides: overrides.to_vec(),
+            added: Vec::new(),
         };
         scenario.check()?;
         Ok(scenario)
@@ -531,7 +606,45 @@ impl Scenario {
     /// As [`Scenario::load`].
     pub fn with(&self, overrides: &[Override]) -> Result<Scenario> {
         let all: Vec<Override> = self.overrides.iter().chain(overrides).cloned().collect();
-        Scenario::parse(&self.text, &self.name, &self.file, self.folder.clone(), &all)
+        let mut changed = Scenario::parse(&self.text, &self.name, &self.file, self.folder.clone(), &all)?;
+        for unknown in &self.added {
+            if !overrides.iter().any(|over| unknown.is_settled_by(&over.key)) {
+                changed = changed.with_unknown(unknown.clone());
+            }
+        }
+        Ok(changed)
+    }
+
+    /// A copy in which something more is not known, as from a fit: it takes the place of what the file says of its keys.
+    #[must_use]
+    pub fn with_unknown(mut self, unknown: Unknown) -> Scenario {
+        self.unknowns.retain(|other| !other.is_settled_by(&unknown.name) && !unknown.is_settled_by(&other.name));
+        self.unknowns.push(unknown.clone());
+        self.added.push(unknown);
+        self
+    }
+
+    /// The draws of one replication, one for each unknown.
+    pub fn units(&self, streams: Streams) -> Vec<f64> {
+        self.unknowns.iter().map(|unknown| unknown.unit(streams)).collect()
+    }
+
+    /// The scenario with every unknown settled at these draws. Without unknowns: itself.
+    ///
+    /// # Errors
+    /// When a value that was drawn is out of range.
+    pub fn resolve(&self, units: &[f64]) -> Result<Scenario> {
+        let drawn = |(unknown, unit): (&Unknown, &f64)| -> Vec<Override> {
+            unknown.at(*unit).into_iter().map(|(key, value)| Override::new(key, value, "drawn:")).collect()
+        };
+        let overrides: Vec<Override> = self.unknowns.iter().zip(units).flat_map(drawn).collect();
+        if overrides.is_empty() { Ok(self.clone()) } else { self.with(&overrides) }
+    }
+
+    /// A number that changes with everything that a forecast depends on: the text, what was set, and added unknowns.
+    pub fn fingerprint(&self) -> u64 {
+        let set: Vec<String> = self.overrides.iter().map(|over| format!("{}={}", over.key, over.value)).collect();
+        uncertain::fnv1a(&format!("{}\n{}\n{:?}", self.text, set.join("\n"), self.added))
     }
 
     /// An error about the value of `key`, at its place: the file's line, or the `--set` that put it there.
@@ -542,15 +655,15 @@ impl Scenario {
     /// Adds the place of its key to an error.
     pub fn locate(&self, error: InputError) -> InputError {
         let Some(key) = error.key.clone() else { return error.file(&self.file) };
-        if let Some(set) = self.overrides.iter().rev().find(|over| within(&key, &over.key)) {
-            return error.file(format!("--set {}", set.written));
+        if let Some(set) = self.overrides.iter().rev().find(|over| is_within(&key, &over.key)) {
+            return error.file(set.origin.clone());
         }
         let line = line_of(&self.text, &key);
         // A table that only an override made.
         if line.is_none()
-            && let Some(set) = self.overrides.iter().rev().find(|over| within(&over.key, &key))
+            && let Some(set) = self.overrides.iter().rev().find(|over| is_within(&over.key, &key))
         {
-            return error.file(format!("--set {}", set.written));
+            return error.file(set.origin.clone());
         }
         let error = error.file(&self.file);
         match line {

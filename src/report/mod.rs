@@ -1,9 +1,12 @@
 //! Outcomes as text for people and as JSON for scripts. A report is one struct; both forms come from it.
 
 mod calibrate;
+mod decide;
 mod diagnose;
+mod forecast;
 mod inspect;
 mod reuse;
+mod scale;
 mod setup;
 mod simulate;
 mod sweep;
@@ -12,8 +15,11 @@ mod validate;
 
 pub use crate::format;
 pub use calibrate::CalibrateReport;
+pub use decide::DecideReport;
 pub use diagnose::DiagnoseReport;
+pub use forecast::{ForecastReport, Run as ForecastRun};
 pub use inspect::InspectReport;
+pub use scale::ScaleReport;
 pub use setup::SetupReport;
 pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;

@@ -1,0 +1,86 @@
+//! `makespan decide`.
+
+use clap::{Args, ValueEnum};
+use makespan::error::Error;
+use makespan::experiment::{Choice, Keep, Terms, Thinking, choices, decide, parse_days};
+use makespan::report::DecideReport;
+
+use super::forecast::{progress, refuse};
+use super::{ScenarioArgs, print};
+
+#[derive(Args)]
+pub(super) struct Decide {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// One more option, as in --option 'cap 1024: job.max_tokens=1024; fleet.gpus=8' (repeatable); without any here or in
+    /// the scenario, a usual set is compared
+    #[arg(long = "option", value_name = "NAME: KEY=VALUE; ...")]
+    options: Vec<String>,
+    /// When the job must be done, as in 10d or 36h (default: the scenario's forecast.deadline_days)
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<String>,
+    /// How likely it must be done by then
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    confidence: f64,
+    /// What to keep most of among the options that are in time
+    #[arg(long, value_enum, default_value_t = KeepWord::Complete)]
+    keep: KeepWord,
+    /// Replications of each option
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    replications: u64,
+    /// Price of one GPU for an hour, in any currency
+    #[arg(long, value_name = "PRICE")]
+    price: Option<f64>,
+    /// Outputs are answers from the first token
+    #[arg(long)]
+    no_thinking: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KeepWord {
+    /// Answers that end by themselves
+    Complete,
+    /// Requests, however they end
+    Samples,
+    /// Output tokens that are not lost to requests cut while thinking
+    Tokens,
+}
+
+impl Decide {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let scenario = self.scenario.load()?;
+        let further = self.options.iter().map(|text| Choice::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let deadline_days = match &self.deadline {
+            Some(text) => Some(parse_days(text).map_err(|error| match error {
+                Error::Input(input) => Error::Input(input.key("--deadline")),
+                other => other,
+            })?),
+            None => scenario.tables.forecast.deadline_days,
+        };
+        if !(self.confidence > 0.0 && self.confidence < 1.0) {
+            return Err(refuse("--confidence", format!("found {}", self.confidence), "give a share between 0 and 1"));
+        }
+        if let Some(price) = self.price.filter(|price| !(price.is_finite() && *price > 0.0)) {
+            return Err(refuse("--price", format!("found {price}"), "give a price above 0"));
+        }
+        let terms = Terms {
+            seed: self.scenario.seed,
+            replications: self.replications,
+            deadline_days,
+            confidence: self.confidence,
+            thinking: if self.no_thinking { Thinking::None } else { Thinking::Production },
+            keep: match self.keep {
+                KeepWord::Complete => Keep::Complete,
+                KeepWord::Samples => Keep::Samples,
+                KeepWord::Tokens => Keep::Tokens,
+            },
+            price: self.price,
+        };
+        let choices = choices(&scenario, &further)?;
+        let bar = progress(choices.len() as u64 * self.replications, "runs");
+        let decision = decide(&scenario, &choices, terms, &|| bar.inc(1))?;
+        bar.finish_and_clear();
+        let report = DecideReport::new(&scenario, terms, &choices, &decision);
+        print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })
+    }
+}

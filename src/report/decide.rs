@@ -1,0 +1,244 @@
+//! Options side by side.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::experiment::{Choice, Decision, Keep, Terms, Thinking, Verdict};
+use crate::model::scenario::Scenario;
+use crate::report::format::{percent, thousands, tokens};
+use crate::stats::{mean, paired};
+
+/// What `decide` says.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecideReport {
+    scenario: String,
+    seed: u64,
+    replications: u64,
+    deadline_days: Option<f64>,
+    confidence: f64,
+    keep: &'static str,
+    requests_per_run: u64,
+    requests: u64,
+    options: Vec<OptionReport>,
+    recommended: String,
+    advice: String,
+    best_max_tokens: Option<u64>,
+    best_requests: Option<u64>,
+    stop_at_deadline: Option<Value>,
+    #[serde(skip)]
+    title: String,
+    #[serde(skip)]
+    assumes_thinking: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct OptionReport {
+    name: String,
+    set: Map<String, Value>,
+    impossible: Option<String>,
+    makespan_days: Map<String, Value>,
+    difference_days: Option<f64>,
+    difference_half_width: Option<f64>,
+    p_deadline: Option<f64>,
+    complete_answers: f64,
+    truncated: f64,
+    cut_while_thinking: f64,
+    output_tokens: f64,
+    tokens_kept: f64,
+    tokens_without_answer: f64,
+    gpu_hours: f64,
+    cost: Option<f64>,
+    dominated_by: Option<String>,
+}
+
+impl OptionReport {
+    fn new(verdict: &Verdict, choice: &Choice) -> Self {
+        let mut makespan_days = Map::new();
+        if let Some(mean) = mean(&verdict.days) {
+            makespan_days.insert("mean".to_owned(), json!(mean));
+        }
+        for p in [5, 25, 50, 75, 95] {
+            if let Some(days) = verdict.quantile(f64::from(p) / 100.0) {
+                makespan_days.insert(format!("p{p}"), json!(days));
+            }
+        }
+        OptionReport {
+            name: verdict.name.clone(),
+            set: choice.set.iter().map(|over| (over.key().to_owned(), json!(over.value()))).collect(),
+            impossible: verdict.impossible.clone(),
+            makespan_days,
+            difference_days: verdict.difference.map(|pair| pair.mean),
+            difference_half_width: verdict.difference.and_then(|pair| pair.half_width),
+            p_deadline: verdict.p_deadline,
+            complete_answers: verdict.complete,
+            truncated: verdict.truncated,
+            cut_while_thinking: verdict.cut_thinking,
+            output_tokens: verdict.tokens,
+            tokens_kept: verdict.tokens - verdict.tokens_without_answer,
+            tokens_without_answer: verdict.tokens_without_answer,
+            gpu_hours: verdict.gpu_hours,
+            cost: verdict.cost,
+            dominated_by: verdict.dominated_by.clone(),
+        }
+    }
+}
+
+impl DecideReport {
+    /// The report of a comparison.
+    pub fn new(scenario: &Scenario, terms: Terms, choices: &[Choice], decision: &Decision) -> Self {
+        let stop = decision.solved.map(|solved| {
+            json!({
+                "ended_share": solved.stopped.ended,
+                "complete_answers": solved.stopped.complete,
+                "length_bias": solved.stopped.length_bias,
+            })
+        });
+        DecideReport {
+            scenario: scenario.name.clone(),
+            seed: terms.seed,
+            replications: terms.replications,
+            deadline_days: terms.deadline_days,
+            confidence: terms.confidence,
+            keep: match terms.keep {
+                Keep::Complete => "complete",
+                Keep::Samples => "samples",
+                Keep::Tokens => "tokens",
+            },
+            requests_per_run: decision.requests.0,
+            requests: decision.requests.1,
+            options: decision.verdicts.iter().zip(choices).map(|(v, choice)| OptionReport::new(v, choice)).collect(),
+            recommended: decision.verdicts[decision.recommended].name.clone(),
+            advice: advice(decision, terms),
+            best_max_tokens: decision.solved.and_then(|solved| solved.max_tokens),
+            best_requests: decision.solved.map(|solved| solved.requests),
+            stop_at_deadline: stop,
+            title: scenario.tables.title.clone().unwrap_or_else(|| scenario.name.clone()),
+            assumes_thinking: terms.thinking == Thinking::Production,
+        }
+    }
+
+    /// As JSON, one object.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        writeln!(out)
+    }
+
+    /// As text.
+    ///
+    /// # Errors
+    /// What writing gives.
+    pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.title)?;
+        writeln!(
+            out,
+            "{} replications of each option on the same draws; each run of {} requests stands for the whole job\n",
+            self.replications,
+            thousands(self.requests_per_run)
+        )?;
+        let deadline = self.deadline_days.map_or(String::new(), |days| format!("in {days:.1} d"));
+        writeln!(
+            out,
+            "{:<34} {:>6} {:>13} {:>9} {:>10} {:>9} {:>9} {:>8} {:>9}",
+            "option", "days", "90% between", deadline, "complete", "cut", "thinking", "kept", "GPU-hours"
+        )?;
+        for option in &self.options {
+            if let Some(reason) = &option.impossible {
+                writeln!(out, "{:<34} cannot be done: {reason}", option.name)?;
+                continue;
+            }
+            let day = |key: &str| option.makespan_days.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+            let whole = |number: f64| thousands(number.round() as u64);
+            writeln!(
+                out,
+                "{:<34} {:>6.2} {:>13} {:>9} {:>10} {:>9} {:>9} {:>8} {:>9}{}",
+                option.name,
+                day("p50"),
+                format!("{:.1} to {:.1}", day("p5"), day("p95")),
+                option.p_deadline.map_or(String::new(), percent),
+                whole(option.complete_answers),
+                whole(option.truncated),
+                whole(option.cut_while_thinking),
+                tokens(option.tokens_kept.round() as u64),
+                whole(option.gpu_hours),
+                option.cost.map_or(String::new(), |cost| format!("  costs {}", whole(cost)))
+            )?;
+            if let Some(better) = &option.dominated_by {
+                writeln!(out, "    {better} is better in every respect")?;
+            }
+        }
+        writeln!(out, "\ncut: ended by max_tokens or the context; thinking: of those, cut before their answer began;")?;
+        writeln!(out, "kept: output tokens without those of requests cut before their answer began")?;
+        if self.assumes_thinking {
+            writeln!(
+                out,
+                "assumed: thinking takes 70% of an output on average, spread as in production traffic of DeepSeek-R1 \
+                 (--no-thinking for models that answer at once)"
+            )?;
+        }
+        if let (Some(days), Some(requests)) = (self.deadline_days, self.best_requests) {
+            let sure = percent(self.confidence);
+            match self.best_max_tokens {
+                Some(cap) => {
+                    writeln!(out, "\nlargest max_tokens done in {days:.1} days at {sure}: {}", thousands(cap))?
+                }
+                None => writeln!(out, "\nno max_tokens of 64 or more is done in {days:.1} days at {sure}")?,
+            }
+            writeln!(out, "most requests done in {days:.1} days at {sure}: {}", thousands(requests))?;
+        }
+        if let Some(stop) = &self.stop_at_deadline {
+            let number = |key: &str| stop.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+            writeln!(
+                out,
+                "stopping everything then: {} of the requests have ended on average, {} with a complete answer; their \
+                 mean length is off by {:+.2}%",
+                percent(number("ended_share")),
+                thousands(number("complete_answers").round() as u64),
+                number("length_bias") * 100.0
+            )?;
+        }
+        writeln!(out, "\n{}", self.advice)
+    }
+}
+
+/// Two sentences: what to do, and what that rests on.
+fn advice(decision: &Decision, terms: Terms) -> String {
+    let best = &decision.verdicts[decision.recommended];
+    let days = best.quantile(0.5).unwrap_or(0.0);
+    let what = match terms.keep {
+        Keep::Complete => "complete answers",
+        Keep::Samples => "samples",
+        Keep::Tokens => "tokens",
+    };
+    let first = match (terms.deadline_days, best.p_deadline) {
+        (Some(deadline), Some(p)) if p >= terms.confidence => format!(
+            "Take \"{}\": {days:.1} days, done within {deadline:.1} days in {} of the replications, with the most {what} of \
+             all options that are.",
+            best.name,
+            percent(p)
+        ),
+        (Some(deadline), Some(p)) => format!(
+            "No option is done within {deadline:.1} days at {}; \"{}\" comes nearest with {} and {days:.1} days.",
+            percent(terms.confidence),
+            best.name,
+            percent(p)
+        ),
+        _ => format!("\"{}\" keeps the most {what}, in {days:.1} days; give --deadline to weigh time.", best.name),
+    };
+    let as_is = &decision.verdicts[0];
+    let second = match paired(&best.days, &as_is.days, 0.95) {
+        Some(pair) if decision.recommended != 0 => format!(
+            " It rests on {} paired replications, in which it takes {:+.2} ± {:.2} days against running the job as it is, \
+             and on the scenario's law of lengths, which a pilot of some 1,000 prompts would settle.",
+            terms.replications,
+            pair.mean,
+            pair.half_width.unwrap_or(0.0)
+        ),
+        _ => " It rests on the scenario's law of lengths, which a pilot of some 1,000 prompts would settle.".to_owned(),
+    };
+    first + &second
+}
