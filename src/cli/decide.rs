@@ -68,7 +68,7 @@ impl Decide {
             replications: self.replications,
             deadline_days,
             confidence: self.confidence,
-            thinking: if self.no_thinking { Thinking::None } else { Thinking::Production },
+            thinking: if self.no_thinking { Thinking::None } else { Thinking::BeforeAnswer },
             keep: match self.keep {
                 KeepWord::Complete => Keep::Complete,
                 KeepWord::Samples => Keep::Samples,

@@ -297,6 +297,10 @@ pub(crate) fn settle(tables: &mut Table, key: &str) {
 
 /// Takes the laws out of a scenario's tables: those in place of a value leave the value of a single run behind.
 /// `accepts` tells whether the tables, with a value in place, are a scenario.
+///
+/// # Errors
+/// A law that is none, or that draws values the scenario does not take, at the place of the law; whatever else is wrong
+/// with the tables, as `accepts` says it.
 pub(crate) fn take(tables: &mut Table, accepts: &dyn Fn(&Table) -> Result<()>) -> Result<Vec<Unknown>> {
     let mut found = Vec::new();
     for (name, value) in tables.iter() {
@@ -305,10 +309,6 @@ pub(crate) fn take(tables: &mut Table, accepts: &dyn Fn(&Table) -> Result<()>) -
         {
             collect(inner, name, "", &mut found)?;
         }
-    }
-    // Laws in place are taken out all at once: what one run takes must be there for the rest to be tried.
-    for (unknown, _) in &mut found {
-        insert(tables, &unknown.name, unknown.typical());
     }
     let in_place = found.len();
     if let Some(Value::Table(inner)) = tables.get("uncertain") {
@@ -321,31 +321,60 @@ pub(crate) fn take(tables: &mut Table, accepts: &dyn Fn(&Table) -> Result<()>) -
             return Err(InputError::new(found, "keep one of them").key(place.clone()).into());
         }
     }
-    for (index, (unknown, place)) in found.iter_mut().enumerate() {
+    settle_typical(tables, &mut found[..in_place], accepts)?;
+    for (unknown, place) in &mut found {
         let mut tried = tables.clone();
         if let Law::Lognormal { whole, .. } | Law::Pert { whole, .. } = &mut unknown.law {
             // A key that takes no fraction gets whole numbers.
             insert(&mut tried, &unknown.name, Some(Value::Float(1.5)));
-            *whole = unknown.name == "client.concurrency" || accepts(&tried).is_err();
+            *whole |= unknown.name == "client.concurrency" || accepts(&tried).is_err();
         }
         for unit in unknown.probes() {
             for (key, value) in unknown.at(unit) {
                 insert(&mut tried, key, Some(value));
             }
-            accepts(&tried).map_err(|error| match error {
-                Error::Input(mut input) => {
-                    input.key = Some(place.clone());
-                    (input.file, input.line) = (None, None);
-                    Error::Input(input)
-                }
-                other => other,
-            })?;
-        }
-        if index < in_place {
-            insert(tables, &unknown.name, unknown.typical());
+            accepts(&tried).map_err(|error| blamed(error, place))?;
         }
     }
     Ok(found.into_iter().map(|(unknown, _)| unknown).collect())
+}
+
+/// Puts what one run takes in place of each law. A key that takes no fraction is found by the refusal of one; what is
+/// refused beside is wrong without any law.
+fn settle_typical(
+    tables: &mut Table,
+    laws: &mut [(Unknown, String)],
+    accepts: &dyn Fn(&Table) -> Result<()>,
+) -> Result<()> {
+    loop {
+        for (unknown, _) in laws.iter() {
+            insert(tables, &unknown.name, unknown.typical());
+        }
+        let Err(error) = accepts(tables) else { return Ok(()) };
+        let key = match &error {
+            Error::Input(input) => input.key.clone(),
+            Error::Impossible(_) | Error::File { .. } => None,
+        };
+        let Some((unknown, place)) = laws.iter_mut().find(|(unknown, _)| key.as_ref() == Some(&unknown.name)) else {
+            return Err(error);
+        };
+        match &mut unknown.law {
+            Law::Lognormal { whole, .. } | Law::Pert { whole, .. } if !*whole => *whole = true,
+            _ => return Err(blamed(error, place)),
+        }
+    }
+}
+
+/// An error about a value that a law drew, at the place of the law.
+fn blamed(error: Error, place: &str) -> Error {
+    match error {
+        Error::Input(mut input) => {
+            input.key = Some(place.to_owned());
+            (input.file, input.line) = (None, None);
+            Error::Input(input)
+        }
+        other => other,
+    }
 }
 
 /// Finds laws below `table`; `prefix` is the key so far and `place` what stands before it in the file.

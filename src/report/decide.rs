@@ -115,7 +115,7 @@ impl DecideReport {
             best_requests: decision.solved.map(|solved| solved.requests),
             stop_at_deadline: stop,
             title: scenario.tables.title.clone().unwrap_or_else(|| scenario.name.clone()),
-            assumes_thinking: terms.thinking == Thinking::Production,
+            assumes_thinking: terms.thinking == Thinking::BeforeAnswer,
         }
     }
 
@@ -176,8 +176,8 @@ impl DecideReport {
         if self.assumes_thinking {
             writeln!(
                 out,
-                "assumed: thinking takes 70% of an output on average, spread as in production traffic of DeepSeek-R1 \
-                 (--no-thinking for models that answer at once)"
+                "assumed: thinking comes first and the answer is the last 400 tokens on average (median 350), as counted in \
+                 replies of thinking models (--no-thinking for models that answer at once)"
             )?;
         }
         if let (Some(days), Some(requests)) = (self.deadline_days, self.best_requests) {
