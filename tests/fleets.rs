@@ -1,4 +1,5 @@
 //! More cards: jobs that people ran on one and on several, and what simulation says of shards.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 use makespan::engine::observe::Unobserved;
 use makespan::experiment::run_at;
