@@ -258,6 +258,16 @@ impl StepCost {
         table[index].get_or_insert_with(|| std::rc::Rc::new(self.price_decode(batch))).clone()
     }
 
+    /// The fixed cost, attoseconds, and the affine piece of a decode step with `batch` requests (at least 1) and a total
+    /// context in context units.
+    pub fn decode_at(&self, batch: u32, context: u64) -> (u128, Segment) {
+        if let Some(Some(price)) = self.decode.borrow().get(batch as usize) {
+            return (price.fixed_attoseconds, price.segment(context));
+        }
+        let price = self.decode(batch);
+        (price.fixed_attoseconds, price.segment(context))
+    }
+
     fn price_decode(&self, batch: u32) -> DecodeCost {
         let parameters = &self.parameters;
         let exponent = parameters.smooth_exponent;

@@ -265,13 +265,16 @@ impl Replica {
             generated_tokens: generated,
             growth: sequence.growth,
             admitted_at: sequence.admitted_at,
-            first_token_at: sequence.first_token_at.unwrap_or(SimTime::NEVER),
+            first_token_at: sequence.first_token_at,
             preemptions: sequence.preemptions,
             swapped_pages,
             uncached: sequence.uncached,
         };
-        let waiting =
-            Waiting { request: sequence.request, submitted_at: sequence.submitted_at, progress: Some(progress) };
+        let waiting = Waiting {
+            request: sequence.request,
+            submitted_at: sequence.submitted_at,
+            progress: Some(Box::new(progress)),
+        };
         queue.put_back(waiting, first);
     }
 
@@ -279,10 +282,11 @@ impl Replica {
     /// its prompt in the coming steps; one that was swapped goes on where it was.
     pub(super) fn admit(&mut self, waiting: Waiting, held_tokens: u32, start: Start, now: SimTime) -> u32 {
         self.admissions += 1;
-        let generated = waiting.progress.map_or(0, |progress| progress.generated_tokens);
+        let progress = waiting.progress.as_deref();
+        let generated = progress.map_or(0, |progress| progress.generated_tokens);
         let prefill_goal = waiting.request.prompt_tokens + generated;
         let held_pages = self.pages(u64::from(held_tokens)) - start.pages;
-        let swapped_pages = waiting.progress.map_or(0, |progress| progress.swapped_pages);
+        let swapped_pages = progress.map_or(0, |progress| progress.swapped_pages);
         let sequence = Sequence {
             request: waiting.request,
             admission: self.admissions,
@@ -293,19 +297,19 @@ impl Replica {
             start_step: self.step,
             finish_step: 0,
             context_start: 0,
-            growth: waiting.progress.map_or(0, |progress| progress.growth),
+            growth: progress.map_or(0, |progress| progress.growth),
             window_attoseconds: 0,
             held_pages,
             shared_pages: 0,
             lock: None,
             branch_pages: 0,
-            uncached: waiting.progress.is_some_and(|progress| progress.uncached),
+            uncached: progress.is_some_and(|progress| progress.uncached),
             loading: false,
             submitted_at: waiting.submitted_at,
-            admitted_at: waiting.progress.map_or(now, |progress| progress.admitted_at),
-            first_token_at: waiting.progress.map(|p| p.first_token_at).filter(|at| *at != SimTime::NEVER),
+            admitted_at: progress.map_or(now, |progress| progress.admitted_at),
+            first_token_at: progress.map_or(SimTime::NEVER, |progress| progress.first_token_at),
             finished_at: SimTime::NEVER,
-            preemptions: waiting.progress.map_or(0, |progress| progress.preemptions),
+            preemptions: progress.map_or(0, |progress| progress.preemptions),
         };
         self.held_pages += held_pages;
         self.prefilling += 1;

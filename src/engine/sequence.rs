@@ -12,8 +12,8 @@ pub struct Waiting {
     pub request: Request,
     /// When it became known to the server.
     pub submitted_at: SimTime,
-    /// What an earlier stay left behind; `None` for a new request.
-    pub progress: Option<Progress>,
+    /// What an earlier stay left behind; `None` for a new request. Few have one, so it is kept elsewhere.
+    pub progress: Option<Box<Progress>>,
 }
 
 /// What survives a preemption by recompute: the tokens themselves, and the record of times.
@@ -87,8 +87,8 @@ pub struct Sequence {
     pub submitted_at: SimTime,
     /// When it was admitted first.
     pub admitted_at: SimTime,
-    /// When its first token came.
-    pub first_token_at: Option<SimTime>,
+    /// When its first token came; [`SimTime::NEVER`] before.
+    pub first_token_at: SimTime,
     /// When its last token came.
     pub finished_at: SimTime,
     /// Preemptions so far.

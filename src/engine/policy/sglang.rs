@@ -68,7 +68,7 @@ fn admit(
             replica.policy.full = Some(replica.cap_limit());
             return Ok(replica.policy.full);
         }
-        let generated = head.progress.map_or(0, |progress| progress.generated_tokens);
+        let generated = head.progress.as_ref().map_or(0, |progress| progress.generated_tokens);
         let goal = u64::from(head.request.prompt_tokens + generated);
         let pool_tokens = replica.pool_pages * u64::from(replica.settings.page_tokens);
         let longest = u64::from(head.request.prompt_tokens) + u64::from(head.request.output_tokens);
@@ -84,7 +84,7 @@ fn admit(
             .min(rules.reserve_clip_tokens)
             .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
         let request = head.request;
-        let uncached = head.progress.is_some_and(|progress| progress.uncached);
+        let uncached = head.progress.as_ref().is_some_and(|progress| progress.uncached);
         let locked = replica.open_pages();
         let hit = if uncached { None } else { replica.find_prefix(&request, goal) };
         // What a hit keeps from eviction is no longer free; what it has on the device is not charged.

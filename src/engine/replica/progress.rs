@@ -189,7 +189,7 @@ impl Replica {
     /// A prompt is read: its first (or next) token is written, and the rest is a matter of decode steps.
     pub(super) fn begin_decode(&mut self, slot: u32, now: SimTime) {
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
-        sequence.first_token_at.get_or_insert(now);
+        sequence.first_token_at = sequence.first_token_at.min(now);
         sequence.generated_before += 1;
         self.written += 1 << CONTEXT_UNIT_BITS;
         let context_tokens = self.policy.padded_prompt.unwrap_or(sequence.prefill_goal) + 1;
@@ -287,7 +287,7 @@ impl Replica {
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
         sequence.finished_at = at;
         sequence.phase = Phase::Finished;
-        let first = sequence.first_token_at.unwrap_or(at);
+        let first = sequence.first_token_at.min(at);
         let counters = &mut self.counters;
         counters.completed += 1;
         counters.output_tokens += u64::from(sequence.request.output_tokens);

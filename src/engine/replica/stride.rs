@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::cost::{Cause, DecodeCost, Segment};
+use crate::cost::{Cause, Segment};
 use crate::engine::observe::Limit;
 use crate::engine::replica::{Queue, Replica};
 use crate::engine::settings::Stride;
@@ -85,10 +85,9 @@ fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
 
 impl Replica {
     pub(super) fn start_decode(&mut self, now: SimTime, limit: Limit, at_most: u64, queue: &mut impl Queue) {
-        let price: std::rc::Rc<DecodeCost> = self.cost.decode(self.rows);
-        let segment = price.segment(self.context);
+        let (fixed, segment) = self.cost.decode_at(self.rows, self.context);
         let mut slope = u128::from(segment.slope_attoseconds);
-        let mut fixed = price.fixed_attoseconds + segment.extra_attoseconds + self.window_attoseconds;
+        let mut fixed = fixed + segment.extra_attoseconds + self.window_attoseconds;
         let stall = self.take_stall(now, Span(fixed + slope * u128::from(self.context)));
         let slowdown = self.slowdown();
         let (slowed_fixed, slowed_slope) =
@@ -162,9 +161,9 @@ impl Replica {
         let mut segment = Segment { last_context: u64::MAX, extra_attoseconds: 0, slope_attoseconds: 0 };
         let mut fixed = 0;
         if decode_rows > 0 {
-            let price = self.cost.decode(decode_rows);
-            segment = price.segment(self.context);
-            fixed = price.fixed_attoseconds + segment.extra_attoseconds + self.window_attoseconds;
+            let (own, piece) = self.cost.decode_at(decode_rows, self.context);
+            segment = piece;
+            fixed = own + segment.extra_attoseconds + self.window_attoseconds;
         }
         let slope = u128::from(segment.slope_attoseconds);
         let stall = self.take_stall(now, Span(gpu + fixed + slope * u128::from(self.context)));
