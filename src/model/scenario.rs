@@ -89,7 +89,8 @@ pub struct Job {
     pub max_tokens: Option<u64>,
     /// Prompt and output together at most, tokens.
     pub context_tokens: Option<u64>,
-    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks).
+    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks). An engine may count on it:
+    /// SGLang admits only what has room for all of it. vLLM and Transformers do not look ahead and act the same.
     pub ignore_eos: Option<bool>,
     /// In which order requests are sent.
     pub order: Option<String>,
