@@ -12,6 +12,7 @@ use makespan::engine::host_tier::{DevicePools, HostSize, HostTierSettings, Layou
 use makespan::engine::link::{Copier, LinkSettings, Rates};
 use makespan::engine::observe::{Limit, Observer, StrideView};
 use makespan::engine::prefix_cache::Prompts;
+use makespan::engine::replica::Replica;
 use makespan::engine::settings::{
     EngineSettings, HostSettings, PolicySettings, PrefixCacheSettings, Spill, Stride, VllmSettings,
 };
@@ -28,6 +29,7 @@ struct World {
     settings: EngineSettings,
     job: Job,
     replicas: usize,
+    root: Option<Rates>,
     dispatch: Dispatch,
     in_flight: InFlight,
     submit_interval: Span,
@@ -125,13 +127,17 @@ fn world() -> impl Strategy<Value = World> {
     let loads = (0..5u32, 1u32..12, prop::bool::ANY, prop::collection::vec(0.0f64..0.2, 70));
     let engine =
         (policy(), 1u32..20, 620u64..6000, prop::option::of((0.0f64..0.95, 1usize..4)), any::<bool>(), 0u32..3);
-    let memory = (prop::option::of(cache()), prop::option::of(host()), 0u64..4);
+    let root = (1u64..3000, 1u64..3000, 0.5f64..1.0).prop_map(|(h2d, d2h, both)| {
+        let alone = [h2d * 5_000_000, d2h * 5_000_000];
+        Rates { alone, both: alone.map(|rate| (rate as f64 * both) as u64) }
+    });
+    let memory = (prop::option::of(cache()), prop::option::of(host()), prop::option::of(root), 0u64..4);
     (lengths, loads, engine, memory, 1usize..4, 0..3u32, any::<u64>()).prop_map(
         |(
             lengths,
             (load, each, spaced, gaps),
             (policy, cap, pool, speculation, page, lookahead),
-            (cache, host, state_pages),
+            (cache, host, root, state_pages),
             replicas,
             dispatch,
             seed,
@@ -187,6 +193,7 @@ fn world() -> impl Strategy<Value = World> {
                 settings,
                 job,
                 replicas,
+                root,
                 dispatch: [Dispatch::Shared, Dispatch::Static, Dispatch::RoundRobin][dispatch as usize],
                 in_flight,
                 submit_interval: if spaced { Span::from_s(0.001_7).unwrap() } else { Span::ZERO },
@@ -245,11 +252,14 @@ fn watch(world: &World, stride: Stride, observer: &mut impl Observer) -> makespa
     fleet.dispatch = world.dispatch;
     fleet.in_flight = world.in_flight;
     fleet.submit_interval = world.submit_interval;
+    if let Some(root) = world.root {
+        Replica::share_root(&mut fleet.replicas, root);
+    }
     simulate(fleet, world.job.clone(), observer)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(4000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn strided_equals_stepwise(world in world()) {

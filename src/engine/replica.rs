@@ -4,6 +4,7 @@ mod counters;
 mod pages;
 mod progress;
 mod reuse;
+mod root;
 mod stride;
 mod transfers;
 mod write_only;

@@ -7,6 +7,7 @@ mod drivers;
 mod forecast;
 mod jobs;
 mod options;
+mod pcie_root;
 mod replicate;
 mod results;
 mod reuse;

@@ -8,6 +8,7 @@ use crate::engine::memory::Limits;
 use crate::engine::prefix_cache::Prompts;
 use crate::engine::settings::{HostSettings, PrefixCacheSettings, Spill};
 use crate::error::{Error, Result};
+use crate::experiment::pcie_root::{PcieRoot, behind_root};
 use crate::model::engine::Policy;
 use crate::model::hardware::Hardware;
 use crate::model::scenario::{HicacheTable, IoBackend, Rows, Scenario, SpillWord, WriteWord};
@@ -37,6 +38,8 @@ pub(super) struct ReusePlan {
     pub(super) host: Option<HostSettings>,
     pub(super) spill: Spill,
     pub(super) state_pages_per_request: u64,
+    /// The root that the replicas' links share.
+    pub(super) root: Option<PcieRoot>,
 }
 
 /// What the plan is made from, beside the scenario.
@@ -59,6 +62,7 @@ impl ReusePlan {
         host: None,
         spill: Spill::Recompute,
         state_pages_per_request: 0,
+        root: None,
     };
 
     pub(super) fn new(scenario: &Scenario, basis: &Basis<'_>) -> Result<ReusePlan> {
@@ -110,10 +114,14 @@ impl ReusePlan {
             Some(IoBackend::Direct) | None => Copier::CopyEngine,
         };
         let hardware = basis.hardware;
-        let host = tier.or(swap).map(|tier| HostSettings {
-            link: LinkSettings::new(&hardware.host_link, hardware.hbm_bytes_per_s, copier, true),
-            tier,
-        });
+        let (link, root) = behind_root(scenario, &hardware.host_link, basis.tensor_parallel)?;
+        let host = tier
+            .or(swap)
+            .map(|tier| HostSettings { link: LinkSettings::new(&link, hardware.hbm_bytes_per_s, copier, true), tier });
+        if scenario.tables.fleet.pcie_root.is_some() && host.is_none() {
+            let remedy = "turn a host tier or swapping on, or leave it out: it would change nothing";
+            return Err(scenario.error("fleet.pcie_root", "nothing is copied between host and GPUs", remedy));
+        }
         let state = basis.limits.state.as_ref();
         let page_tokens = basis.limits.page_tokens.value.max(1) as u32;
         Ok(ReusePlan {
@@ -135,6 +143,7 @@ impl ReusePlan {
             state_pages_per_request: state
                 .filter(|state| state.shares_token_pool)
                 .map_or(0, |state| state.reserved_per_request.value),
+            root,
         })
     }
 

@@ -267,7 +267,7 @@ impl Setup {
         }
         let spread = tables.fleet.speed_spread.unwrap_or(0.0);
         let mut blocks = streams.blocks(Purpose::Replica);
-        let replicas = (0..self.replicas)
+        let mut replicas: Vec<Replica> = (0..self.replicas)
             .map(|index| {
                 let mut cost = self.step_cost();
                 if spread > 0.0 {
@@ -278,6 +278,9 @@ impl Setup {
                 Replica::new(index as usize, settings.clone(), cost, streams)
             })
             .collect();
+        if let Some(root) = self.reuse.root {
+            replicas.chunks_mut(root.replicas).for_each(|behind| Replica::share_root(behind, root.rates));
+        }
         let in_flight = match (self.scenario.concurrency()?, tables.client.per) {
             (None, _) => InFlight::All,
             (Some(requests), Some(Per::Total)) => InFlight::Total(requests),
@@ -685,6 +688,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         ("model", tables.model.is_some()),
         ("fleet.hardware", tables.fleet.hardware.is_some()),
         ("fleet.power_limit_w", tables.fleet.power_limit_w.is_some()),
+        ("fleet.pcie_root", tables.fleet.pcie_root.is_some()),
     ];
     if let Some((key, _)) = unused.iter().find(|(_, given)| *given) {
         return Err(scenario.error(key, "found beside a fixed rate", "leave it out: it would change nothing"));

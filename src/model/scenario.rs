@@ -158,6 +158,22 @@ pub struct FleetTable {
     pub startup_s: Option<f64>,
     /// Power limit of each card, W.
     pub power_limit_w: Option<f64>,
+    /// A PCIe root (a switch or a CPU socket) that several cards copy through.
+    pub pcie_root: Option<PcieRootTable>,
+}
+
+/// `[fleet.pcie_root]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcieRootTable {
+    /// Cards behind each root.
+    pub gpus: u32,
+    /// What it lets through to them, bytes per second.
+    pub h2d_bytes_per_s: f64,
+    /// From them.
+    pub d2h_bytes_per_s: f64,
+    /// Both directions at once, added up.
+    pub both_bytes_per_s: f64,
 }
 
 /// How requests find their replica.
@@ -744,6 +760,12 @@ impl Scenario {
         }
         self.whole("fleet.gpus", Some(u64::from(fleet.gpus)), 4096)?;
         self.whole("fleet.tensor_parallel", fleet.tensor_parallel.map(u64::from), 64)?;
+        if let Some(root) = &fleet.pcie_root {
+            self.whole("fleet.pcie_root.gpus", Some(u64::from(root.gpus)), 64)?;
+            self.positive("fleet.pcie_root.h2d_bytes_per_s", Some(root.h2d_bytes_per_s), 1e15)?;
+            self.positive("fleet.pcie_root.d2h_bytes_per_s", Some(root.d2h_bytes_per_s), 1e15)?;
+            self.positive("fleet.pcie_root.both_bytes_per_s", Some(root.both_bytes_per_s), 1e15)?;
+        }
         let ranks = fleet.tensor_parallel.unwrap_or(1);
         if fleet.gpus % ranks != 0 {
             return Err(self.error(

@@ -77,7 +77,11 @@ impl ScaleReport {
                 .iter()
                 .map(|it| ExplanationReport { key: it.key, what: it.what, now: it.now, needed: it.needed.clone() })
                 .collect(),
-            not_modelled: ["failures and restarts", "a shared PCIe root", "thermal limits over time"],
+            not_modelled: [
+                "failures and restarts",
+                "a shared PCIe root unless fleet.pcie_root gives one",
+                "thermal limits over time",
+            ],
             title: scenario.tables.title.clone().unwrap_or_else(|| scenario.name.clone()),
             gpus: scenario.tables.fleet.gpus,
         }

@@ -255,7 +255,7 @@ impl SimulateReport {
             ),
         )?;
         if let Some(reuse) = &self.reuse {
-            line(out, "reuse", reuse.words())?;
+            line(out, reuse.title(), reuse.words())?;
         }
         if let (Some(tpot), Some(ttft)) = (self.tpot_ms, self.ttft_ms) {
             let speculation = self

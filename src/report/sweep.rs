@@ -22,8 +22,6 @@ pub struct SweepReport {
     rms_log_error: Option<f64>,
     running_cap: u32,
     #[serde(skip)]
-    transfers: Vec<String>,
-    #[serde(skip)]
     title: String,
     #[serde(skip)]
     cap_note: String,
@@ -86,14 +84,6 @@ impl SweepReport {
             plateau_tok_per_s: knee.map(|(_, plateau)| plateau),
             rms_log_error: sweep.rms_log_error(),
             running_cap,
-            transfers: sweep
-                .points
-                .iter()
-                .filter_map(|point| {
-                    let reuse = ReuseReport::new(setup, point.reuse)?;
-                    Some(format!("{:>11} {}", point.concurrency, reuse.words()))
-                })
-                .collect(),
             title: setup.scenario.tables.title.clone().unwrap_or_else(|| setup.scenario.name.clone()),
             cap_note: if running_cap == setup.settings.running_cap {
                 setup.cap_note()
@@ -157,14 +147,25 @@ impl SweepReport {
             )?;
         }
         writeln!(out)?;
-        for transfers in &self.transfers {
-            writeln!(out, "{transfers}")?;
-        }
+        self.write_reuse(out)?;
         if let (Some(knee), Some(plateau)) = (self.knee_concurrency, self.plateau_tok_per_s) {
             writeln!(out, "95% of the highest rate ({} tok/s) is reached at concurrency {knee}.", rate(plateau))?;
         }
         if let (Some(rms), Some(table)) = (self.rms_log_error, &self.measured_table) {
             writeln!(out, "Against {table}: rms error {}. Nothing was fitted to it.", percent(rms))?;
+        }
+        Ok(())
+    }
+
+    /// A line for each point at which hits or copies matter; where they do nowhere, one for all.
+    fn write_reuse(&self, out: &mut impl Write) -> io::Result<()> {
+        let reuse = || self.points.iter().filter_map(|point| Some((point.concurrency, point.reuse.as_ref()?)));
+        if reuse().any(|(_, reuse)| reuse.matters()) {
+            for (concurrency, reuse) in reuse().filter(|(_, reuse)| reuse.matters()) {
+                writeln!(out, "{} at {concurrency}: {}", reuse.title(), reuse.words())?;
+            }
+        } else if let Some((_, most)) = reuse().max_by(|(_, a), (_, b)| a.link_share().total_cmp(&b.link_share())) {
+            writeln!(out, "{} at its busiest: {}", most.title(), most.words())?;
         }
         Ok(())
     }

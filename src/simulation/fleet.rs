@@ -44,13 +44,18 @@ where
     let mut ends = vec![SimTime::NEVER; replicas.len()];
     let mut idle: Vec<usize> = (0..replicas.len()).collect();
     let mut ready = Vec::with_capacity(replicas.len());
+    let shared = replicas.windows(2).any(|pair| pair[0].shares_root_with(&pair[1]));
     loop {
         ready.append(&mut idle);
-        for (index, end) in ends.iter_mut().enumerate() {
-            if *end == now {
-                *end = SimTime::NEVER;
+        // Twice where the copies of one may end the stretch of another that this has passed.
+        for index in (0..ends.len()).chain(0..if shared { ends.len() } else { 0 }) {
+            if ends[index] == now {
+                ends[index] = SimTime::NEVER;
                 replicas[index].finish_stride(now, &mut feed.queue(index), observer);
                 ready.push(index);
+                if shared {
+                    spread_copies(&mut replicas, &mut ends, index, now, false);
+                }
             }
         }
         loop {
@@ -61,6 +66,9 @@ where
                 match replicas[index].ends_at() {
                     Some(end) => ends[index] = end,
                     None => idle.push(index),
+                }
+                if shared {
+                    spread_copies(&mut replicas, &mut ends, index, now, true);
                 }
             }
             while let Some(index) = feed.woken.pop() {
@@ -78,7 +86,7 @@ where
             // happens: then nothing else needs looking at.
             let (index, others) = first_and_others(&ends);
             let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
-            if ends[index] >= horizon || !idle.is_empty() {
+            if shared || ends[index] >= horizon || !idle.is_empty() {
                 break;
             }
             now = ends[index];
@@ -121,6 +129,21 @@ where
         )));
     }
     Ok(outcome)
+}
+
+/// Tells those behind the same root as `index` of the copies that it has started at `now`: when it finished a stretch, or
+/// when it `planned` the next.
+fn spread_copies(replicas: &mut [Replica], ends: &mut [SimTime], index: usize, now: SimTime, planned: bool) {
+    if !replicas[index].take_started_copy() {
+        return;
+    }
+    for other in (0..replicas.len()).filter(|other| *other != index) {
+        if replicas[index].shares_root_with(&replicas[other]) {
+            // Of those that plan a step at the same instant, the ones before it in order have begun theirs.
+            replicas[other].copies_changed(now, planned && other < index);
+            ends[other] = replicas[other].ends_at().unwrap_or(SimTime::NEVER);
+        }
+    }
 }
 
 /// Who ends first, and when the first of the others does.

@@ -11,12 +11,14 @@
 //! state at an instant does not depend on how often it was looked at.
 
 mod fair;
+mod port;
 #[cfg(test)]
 mod tests;
 
 use crate::model::hardware::HostLink;
 use crate::units::{SimTime, Span};
 use fair::Share;
+pub use port::LinkPort;
 
 /// Units of `left` in a byte: attoseconds in a second.
 const UNITS_PER_BYTE: u128 = 1_000_000_000_000_000_000;
@@ -222,6 +224,8 @@ pub struct HostLinks {
     busy: Vec<[bool; 2]>,
     moving: Vec<usize>,
     share: Share,
+    /// A transfer has been handed in since [`HostLinks::take_started`].
+    started: bool,
 }
 
 impl HostLinks {
@@ -238,6 +242,7 @@ impl HostLinks {
             busy: vec![[false; 2]; gpus],
             moving: Vec::new(),
             share: Share::new(gpus),
+            started: false,
         }
     }
 
@@ -252,6 +257,7 @@ impl HostLinks {
         tag: u64,
     ) -> TransferId {
         self.run_to(now);
+        self.started = true;
         let id = TransferId(self.next_id);
         self.next_id += 1;
         let left = u128::from(bytes) * UNITS_PER_BYTE;
@@ -286,6 +292,22 @@ impl HostLinks {
     pub fn advance(&mut self, now: SimTime) -> Vec<Finished> {
         self.run_to(now);
         std::mem::take(&mut self.finished)
+    }
+
+    /// The same for one GPU's transfers: those of others stay for their own calls.
+    pub fn advance_of(&mut self, gpu: usize, now: SimTime) -> Vec<Finished> {
+        self.run_to(now);
+        self.finished.extract_if(.., |finished| finished.gpu == gpu).collect()
+    }
+
+    /// True when a transfer of a GPU is in flight.
+    pub fn is_busy(&self, gpu: usize) -> bool {
+        self.transfers.iter().any(|transfer| transfer.gpu == gpu)
+    }
+
+    /// True when a transfer has been handed in since the last call.
+    pub fn take_started(&mut self) -> bool {
+        std::mem::take(&mut self.started)
     }
 
     /// True when nothing is in flight.

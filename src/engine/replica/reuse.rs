@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::engine::host_tier::{Copy, HostTier, ReadBack, Write, WritePolicy};
-use crate::engine::link::{Direction, HostLinks, TransferId};
+use crate::engine::link::{Direction, LinkPort, TransferId};
 use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
 use crate::engine::replica::write_only::WriteOnly;
@@ -16,9 +16,6 @@ use crate::engine::sequence::{Phase, Sequence, Waiting};
 use crate::engine::settings::{EngineSettings, PolicySettings};
 use crate::units::{SimTime, Span};
 use crate::workload::Request;
-
-/// The replica's only GPU in its links.
-pub(super) const GPU: usize = 0;
 
 /// Cache, tier and link.
 #[derive(Debug)]
@@ -42,7 +39,7 @@ pub(in crate::engine) struct Reuse {
 #[derive(Debug)]
 pub(super) struct HostSide {
     pub(super) tier: HostTier,
-    pub(super) links: HostLinks,
+    pub(super) links: LinkPort,
     pub(super) writes: Vec<(TransferId, Write)>,
     /// Reads that a sequence waits for outside the batch: transfer, slot, admission.
     pub(super) loads: Vec<(TransferId, u32, u64)>,
@@ -93,7 +90,7 @@ impl Reuse {
             state_slots: cached.and_then(|cached| cached.state_slots),
             host: settings.host.map(|host| HostSide {
                 tier: HostTier::new(host.tier),
-                links: HostLinks::new(1, host.link, None),
+                links: LinkPort::alone(host.link),
                 writes: Vec::new(),
                 loads: Vec::new(),
                 reads: Copy::default(),
@@ -133,7 +130,7 @@ impl Reuse {
         let Some(host) = &mut self.host else { return };
         if let Some(write) = host.tier.write(&mut self.cache, inserted) {
             let Copy { bytes, pieces } = write.copy;
-            let id = host.links.start(now, GPU, Direction::ToHost, bytes, pieces, 0);
+            let id = host.links.start(now, Direction::ToHost, bytes, pieces);
             host.writes.push((id, write));
         }
     }
@@ -201,7 +198,7 @@ impl Replica {
                 let parks = matches!(self.settings.policy, PolicySettings::Vllm(_))
                     && host.tier.settings().read == ReadBack::BeforePrefill;
                 if parks {
-                    let id = host.links.start(now, GPU, Direction::ToDevice, copy.bytes, copy.pieces, 0);
+                    let id = host.links.start(now, Direction::ToDevice, copy.bytes, copy.pieces);
                     start.load = Some(id);
                 } else {
                     host.reads.bytes += copy.bytes;
@@ -301,7 +298,7 @@ impl Replica {
             host.before = before;
             for flight in flights {
                 let Copy { bytes, pieces } = flight.copy;
-                host.links.start(flight.started, GPU, Direction::ToHost, bytes, pieces, 0);
+                host.links.start(flight.started, Direction::ToHost, bytes, pieces);
             }
             host.links.advance(now);
         }
@@ -380,7 +377,7 @@ impl Replica {
             reuse.cache.shrink_states_to(slots.saturating_sub(occupied * each));
         }
         if let (true, Some(host)) = (copy.bytes > 0, &mut reuse.host) {
-            let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
+            let id = host.links.start(now, Direction::ToHost, copy.bytes, copy.pieces);
             reuse.wait_for(id);
         }
     }

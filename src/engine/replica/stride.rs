@@ -59,7 +59,7 @@ impl ActiveStride {
     }
 
     /// Leaves out the steps that would start at `end` or later: from then on each costs something else.
-    fn cut_before(&mut self, end: SimTime) {
+    pub(super) fn cut_before(&mut self, end: SimTime) {
         let left = end.since(self.start).0;
         if self.steps <= 1 || self.span(self.steps - 1) < left {
             return;

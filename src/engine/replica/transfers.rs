@@ -4,7 +4,6 @@ use crate::engine::host_tier::{Copy, TierCounters};
 use crate::engine::link::{Direction, Slowdown, Traffic};
 use crate::engine::prefix_cache::CacheCounters;
 use crate::engine::replica::Replica;
-use crate::engine::replica::reuse::GPU;
 use crate::engine::replica::write_only::WriteOnly;
 use crate::engine::sequence::Sequence;
 use crate::engine::settings::{PolicySettings, Spill};
@@ -77,8 +76,7 @@ impl Replica {
     /// When the present slowdown ends.
     pub(super) fn slowdown(&self) -> Option<(Slowdown, SimTime)> {
         let host = self.reuse.as_ref()?.host.as_ref()?;
-        let end = host.links.next_end()?;
-        Some((host.links.decode_slowdown(GPU), end))
+        host.links.slowdown()
     }
 
     /// How long the coming step waits for copies, given what it computes.
@@ -89,7 +87,7 @@ impl Replica {
             && host.reads.bytes > 0
         {
             let Copy { bytes, pieces } = std::mem::take(&mut host.reads);
-            let id = host.links.start(now, GPU, Direction::ToDevice, bytes, pieces, 0);
+            let id = host.links.start(now, Direction::ToDevice, bytes, pieces);
             let transfer = host.links.end_of(id).since(now);
             let left = Span(transfer.0.saturating_sub(stall.0));
             stall += host.tier.settings().stall(left, compute);
@@ -117,7 +115,7 @@ impl Replica {
         }
         let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
         host.swapped_pages += pages;
-        let id = host.links.start(now, GPU, Direction::ToHost, copy.bytes, copy.pieces, 0);
+        let id = host.links.start(now, Direction::ToHost, copy.bytes, copy.pieces);
         reuse.wait_for(id);
         pages
     }
@@ -129,7 +127,7 @@ impl Replica {
         let settings = host.tier.settings();
         let copy = settings.copy(pages, u64::from(settings.device.state_bytes > 0));
         host.swapped_pages -= pages;
-        let id = host.links.start(now, GPU, Direction::ToDevice, copy.bytes, copy.pieces, 0);
+        let id = host.links.start(now, Direction::ToDevice, copy.bytes, copy.pieces);
         reuse.wait_for(id);
     }
 
@@ -138,10 +136,10 @@ impl Replica {
         let Some(reuse) = &self.reuse else { return [0; 2] };
         let Some(host) = &reuse.host else { return [0; 2] };
         // A copy is moved on: who watches changes nothing.
-        let mut links = host.links.clone();
+        let (mut links, gpu) = host.links.snapshot();
         links.advance(now);
         let (unseen, _) = reuse.unseen(now);
-        [links.traffic(GPU, Direction::ToDevice).bytes(), links.traffic(GPU, Direction::ToHost).bytes() + unseen]
+        [links.traffic(gpu, Direction::ToDevice).bytes(), links.traffic(gpu, Direction::ToHost).bytes() + unseen]
     }
 
     /// What cache, tier and link have done.
@@ -150,13 +148,13 @@ impl Replica {
         let host = reuse.host.as_ref();
         // Copies under way at the end count in full: how far they have come would depend on the last look at them.
         let links = host.map(|host| {
-            let mut links = host.links.clone();
+            let (mut links, gpu) = host.links.snapshot();
             while let Some(end) = links.next_end() {
                 links.advance(end);
             }
-            links
+            (links, gpu)
         });
-        let of = |way| links.as_ref().map_or(Traffic::default(), |links| links.traffic(GPU, way));
+        let of = |way| links.as_ref().map_or(Traffic::default(), |(links, gpu)| links.traffic(*gpu, way));
         let (bytes, busy) = reuse.unseen(SimTime::NEVER);
         Some(ReuseOutcome {
             cache: *reuse.cache.counters(),
