@@ -1,27 +1,37 @@
 //! A PCIe root that cards share: between the GPUs of a replica and between replicas.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use makespan::engine::observe::Unobserved;
 use makespan::engine::settings::Stride;
 use makespan::experiment::{JobSource, Setup};
-use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
+use makespan::model::scenario::{Override, Scenario};
 use makespan::random::Streams;
 use makespan::simulation::Outcome;
 
-/// More conversations than the pools hold: the host reads back for most turns.
-const COMMON: [&str; 7] = [
-    "job.requests=240",
-    "job.prompt_tokens=3000",
-    "job.output_tokens=100",
-    "job.sessions={sessions=80, turns=3, turn_tokens=1000}",
-    "engine.kv_pool_tokens=40000",
-    "engine.hicache.ratio=50.0",
-    "fleet.dispatch=round_robin",
-];
+/// More conversations than the pools hold, each turn as long as all: the host reads back for most of them.
+const JOB: &str = r#"
+    [job]
+    requests = 240
+    prompt_tokens = 9000
+    output_tokens = { law = "lognormal", median = 80, sigma = 0.5 }
+    sessions = { sessions = 80, turns = 3, turn_tokens = 3000 }
+    [fleet]
+    hardware = "h200"
+    gpus = 1
+    dispatch = "round_robin"
+    [model]
+    llm = "qwen3-8b"
+    [engine]
+    name = "sglang"
+    kv_pool_tokens = 60000
+    hicache = { ratio = 50.0, io_backend = "direct" }
+"#;
 
 fn run(sets: &[&str], stride: Stride) -> makespan::error::Result<Outcome> {
-    let overrides: Vec<Override> = COMMON.iter().chain(sets).map(|text| Override::parse(text).unwrap()).collect();
-    let scenario = Scenario::load(DEFAULT_SCENARIO, &overrides)?;
+    let overrides: Vec<Override> = sets.iter().map(|text| Override::parse(text).unwrap()).collect();
+    let scenario = Scenario::parse(JOB, "job", "job.toml", Path::new("").to_owned(), &overrides)?;
     let job = JobSource::new(&scenario)?;
     Setup::new(&scenario)?.run(&job, Streams::new(1, 0), stride, &mut Unobserved)
 }
@@ -62,6 +72,12 @@ fn replicas_share_what_they_use_at_the_same_time() {
     assert!(moved as f64 / shared.makespan.as_s() < GB_PER_S * 1e9);
     let sets = [two[0], &root(2, GB_PER_S)];
     assert_eq!(run(&sets, Stride::Stepwise).unwrap().makespan, shared.makespan);
+    // Two that do the same at the same time have half of it each, whoever of them asks first. One kernel copies all
+    // pages: of many small copies, the rests of one GPU's would be the other's gain.
+    let same = [two[0], "job.output_tokens=80", "engine.hicache.io_backend=kernel"];
+    let (shared, halves) = (with_root(&same, &root(2, GB_PER_S)), with_root(&same, &root(1, GB_PER_S / 2.0)));
+    let ratio = shared.makespan.as_s() / halves.makespan.as_s();
+    assert!((0.99..1.001).contains(&ratio), "{ratio}");
 }
 
 /// The GPUs of one replica copy the same at the same time: each has an equal part of their root.

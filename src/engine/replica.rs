@@ -5,6 +5,7 @@ mod pages;
 mod progress;
 mod reuse;
 mod root;
+mod stall;
 mod stride;
 mod transfers;
 mod write_only;

@@ -305,6 +305,11 @@ impl HostLinks {
         self.transfers.iter().any(|transfer| transfer.gpu == gpu)
     }
 
+    /// True when a transfer has been handed in and has not ended.
+    pub fn is_in_flight(&self, id: TransferId) -> bool {
+        self.transfers.iter().any(|transfer| transfer.id == id)
+    }
+
     /// True when a transfer has been handed in since the last call.
     pub fn take_started(&mut self) -> bool {
         std::mem::take(&mut self.started)

@@ -45,6 +45,12 @@ impl LinkPort {
         self.links.borrow().end_of(id)
     }
 
+    /// The same while it is in flight; `None` once it has ended.
+    pub fn end_in_flight(&self, id: TransferId) -> Option<SimTime> {
+        let links = self.links.borrow();
+        links.is_in_flight(id).then(|| links.end_of(id))
+    }
+
     /// By how much decode steps are longer at present, and when that may change; `None` without a copy of this GPU.
     pub fn slowdown(&self) -> Option<(Slowdown, SimTime)> {
         let links = self.links.borrow();

@@ -11,6 +11,7 @@ use crate::engine::host_tier::{Copy, HostTier, ReadBack, Write, WritePolicy};
 use crate::engine::link::{Direction, LinkPort, TransferId};
 use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
+use crate::engine::replica::stall::Wait;
 use crate::engine::replica::write_only::WriteOnly;
 use crate::engine::sequence::{Phase, Sequence, Waiting};
 use crate::engine::settings::{EngineSettings, PolicySettings};
@@ -29,8 +30,11 @@ pub(in crate::engine) struct Reuse {
     pub(super) host: Option<HostSide>,
     /// In place of blocks while none of them can be found again.
     pub(super) write_only: Option<WriteOnly>,
-    /// The step that is being planned starts its work no earlier.
+    /// The step that is being planned starts its work no earlier, and what it has to wait for until then.
     pub(super) ready_at: SimTime,
+    pub(super) wait_before: Vec<TransferId>,
+    /// What the step under way waits for.
+    pub(super) wait: Option<Wait>,
     /// The blocks of the request last asked about, kept for their memory.
     pub(super) blocks: Vec<Block>,
 }
@@ -100,6 +104,8 @@ impl Reuse {
             }),
             write_only: WriteOnly::new(settings),
             ready_at: SimTime::ZERO,
+            wait_before: Vec::new(),
+            wait: None,
             blocks: Vec::new(),
         }))
     }
@@ -142,6 +148,7 @@ impl Reuse {
     pub(super) fn wait_for(&mut self, id: TransferId) {
         let Some(host) = &self.host else { return };
         self.ready_at = self.ready_at.max(host.links.end_of(id));
+        self.wait_before.push(id);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Replicas whose GPUs are behind one PCIe root.
 //!
 //! Their copies share it, so a copy that one starts changes how fast those of the others move. All of them live in one
-//! set of links, which the fleet's loop calls in order of time; when one starts a copy, stretches of the others with
-//! copies under way end at their next step, whose price may be another. A step that has begun keeps the wait that it was
-//! priced with: a copy that starts while it waits does not make it longer, though it makes the copies longer.
+//! set of links, which the fleet's loop calls in order of time. When one starts a copy, the others look again at what their
+//! steps wait for, and stretches beside a copy end at their next step, which costs something else. A decode step that has
+//! begun beside a copy keeps the memory bandwidth that the copy takes as it was when the step began.
 
 use crate::engine::link::{LinkPort, Rates};
 use crate::engine::replica::Replica;
@@ -38,13 +38,17 @@ impl Replica {
         self.port().is_some_and(LinkPort::take_started)
     }
 
-    /// Another replica started a copy at `at`: from then on a step beside a copy of this one costs something else. A step
+    /// Another replica started a copy at `at`: its own copies become slower. A step
     /// that starts at `at` itself counts as begun if `begun`.
     pub(crate) fn copies_changed(&mut self, at: SimTime, begun: bool) {
         if self.slowdown().is_none() {
             return;
         }
-        let Some(stride) = self.stride.as_mut().filter(|stride| stride.steps > 1 && stride.end > at) else { return };
+        if self.stride.as_ref().is_none_or(|stride| stride.waits() || stride.end <= at) {
+            return;
+        }
+        self.lengthen_wait();
+        let Some(stride) = self.stride.as_mut() else { return };
         let steps = stride.steps;
         stride.cut_before(if begun { at + Span(1) } else { at });
         if stride.steps < steps {

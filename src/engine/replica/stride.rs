@@ -22,6 +22,8 @@ pub(super) struct ActiveStride {
     pub(super) segment: Segment,
     pub(super) limit: Limit,
     pub(super) prefill_tokens: u64,
+    /// For how long its work is done before its launch is.
+    pub(super) slack: Span,
     /// Ends one step after a completion (see `Replica::defers`).
     pub(super) deferred: bool,
     /// What its first step waits for copies.
@@ -79,7 +81,7 @@ impl ActiveStride {
 }
 
 /// True when a step of `attoseconds` waits for copies for more than half of them: the link is what limits it.
-fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
+pub(super) fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
     2 * stall.0 > attoseconds
 }
 
@@ -114,6 +116,7 @@ impl Replica {
             segment,
             limit: if waits_mostly(stall, stall.0 + first) { Limit::HostLink } else { limit },
             prefill_tokens: 0,
+            slack: Span::ZERO,
             deferred: false,
             stall,
             slowed_once,
@@ -191,6 +194,7 @@ impl Replica {
             segment,
             limit: if waits_mostly(stall, end.since(now).0) { Limit::HostLink } else { limit },
             prefill_tokens: tokens,
+            slack: end.since(gpu_end),
             deferred: false,
             stall: Span::ZERO,
             slowed_once: Span::ZERO,
@@ -211,6 +215,7 @@ impl Replica {
             segment: Segment { last_context: u64::MAX, extra_attoseconds: 0, slope_attoseconds: 0 },
             limit: Limit::HostLink,
             prefill_tokens: 0,
+            slack: Span::ZERO,
             deferred: false,
             stall: Span::ZERO,
             slowed_once: Span::ZERO,

@@ -1,6 +1,6 @@
 //! Copies of a replica between host and GPU: what has ended, which ones a step waits for, and what they add to it.
 
-use crate::engine::host_tier::{Copy, TierCounters};
+use crate::engine::host_tier::TierCounters;
 use crate::engine::link::{Direction, Slowdown, Traffic};
 use crate::engine::prefix_cache::CacheCounters;
 use crate::engine::replica::Replica;
@@ -77,22 +77,6 @@ impl Replica {
     pub(super) fn slowdown(&self) -> Option<(Slowdown, SimTime)> {
         let host = self.reuse.as_ref()?.host.as_ref()?;
         host.links.slowdown()
-    }
-
-    /// How long the coming step waits for copies, given what it computes.
-    pub(super) fn take_stall(&mut self, now: SimTime, compute: Span) -> Span {
-        let Some(reuse) = &mut self.reuse else { return Span::ZERO };
-        let mut stall = if reuse.ready_at > now { reuse.ready_at.since(now) } else { Span::ZERO };
-        if let Some(host) = &mut reuse.host
-            && host.reads.bytes > 0
-        {
-            let Copy { bytes, pieces } = std::mem::take(&mut host.reads);
-            let id = host.links.start(now, Direction::ToDevice, bytes, pieces);
-            let transfer = host.links.end_of(id).since(now);
-            let left = Span(transfer.0.saturating_sub(stall.0));
-            stall += host.tier.settings().stall(left, compute);
-        }
-        stall
     }
 
     /// Host work before the launch of the coming step with prefill.
