@@ -1,5 +1,5 @@
 //! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread;
-//! how that grows with the job; and what making a request costs.
+//! how that grows with the job; what the host tier costs; and what making a request costs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -11,8 +11,12 @@ use makespan::random::Streams;
 use makespan::simulation::simulate;
 
 fn setup(requests: u64) -> (Setup, JobSource) {
-    let set = Override::parse(&format!("job.requests={requests}")).unwrap();
-    let scenario = Scenario::load(DEFAULT_SCENARIO, &[set]).unwrap();
+    setup_with(&[&format!("job.requests={requests}")])
+}
+
+fn setup_with(sets: &[&str]) -> (Setup, JobSource) {
+    let sets: Vec<Override> = sets.iter().map(|set| Override::parse(set).unwrap()).collect();
+    let scenario = Scenario::load(DEFAULT_SCENARIO, &sets).unwrap();
     (Setup::new(&scenario).unwrap(), JobSource::new(&scenario).unwrap())
 }
 
@@ -31,6 +35,20 @@ fn whole_job(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(914_000));
     for cap in [8, 48, 256] {
         group.bench_with_input(BenchmarkId::new("cap", cap), &cap, |bencher, &cap| {
+            bencher.iter(|| run(&setup, &job, cap));
+        });
+    }
+    group.finish();
+}
+
+/// What the host tier costs: the same job with it off.
+fn host_tier(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("host_tier");
+    group.sample_size(10);
+    group.throughput(Throughput::Elements(914_000));
+    for enabled in [false, true] {
+        let (setup, job) = setup_with(&["job.requests=914000", &format!("engine.hicache.enabled={enabled}")]);
+        group.bench_with_input(BenchmarkId::new("enabled", enabled), &8, |bencher, &cap| {
             bencher.iter(|| run(&setup, &job, cap));
         });
     }
@@ -67,5 +85,5 @@ fn sampling(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, whole_job, growth, sampling);
+criterion_group!(benches, whole_job, host_tier, growth, sampling);
 criterion_main!(benches);
