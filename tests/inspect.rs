@@ -103,9 +103,13 @@ fn every_result_becomes_points() {
         let first = &table.points[0];
         assert!((first.ttft_ms.unwrap_or(0.0) - ttft).abs() < 1e-6, "{name}: {:?}", first.ttft_ms);
         assert!((first.tpot_ms.unwrap_or(0.0) - tpot).abs() < 1e-6, "{name}: {:?}", first.tpot_ms);
-        assert!((table.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9, "{name}: {:?}", table.acceptance);
+        assert!(
+            (table.server.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9,
+            "{name}: {:?}",
+            table.server.acceptance
+        );
     }
-    assert_eq!(look("result_sglang.jsonl").table.unwrap().running_cap, Some(8.0));
+    assert_eq!(look("result_sglang.jsonl").table.unwrap().server.running_cap, Some(8));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod diagnose;
 mod forecast;
 mod inspect;
 mod list;
+mod measured;
 mod scale;
 mod show;
 mod simulate;
@@ -13,14 +14,14 @@ mod sweep;
 mod validate;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
-use makespan::inspect::{Options, inspect};
+use makespan::inspect::{Kind, Options, inspect, wrong_file};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
@@ -79,8 +80,16 @@ struct ScenarioArgs {
 
 impl ScenarioArgs {
     fn load(&self) -> anyhow::Result<Scenario> {
-        let overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let scenario = Scenario::load(&self.scenario, &overrides)?;
+        self.load_with(Vec::new())
+    }
+
+    /// The scenario with what other options change in it; --set goes before them.
+    fn load_with(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
+        let mut overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        overrides.extend(more);
+        let of_scenario =
+            |error| wrong_file(error, Path::new(&self.scenario), "a scenario", &[Kind::Scenario, Kind::Description]);
+        let scenario = Scenario::load(&self.scenario, &overrides).map_err(of_scenario)?;
         if !self.accept_faults {
             refuse_faulty_files(&scenario)?;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::inspect::{Kind, wrong_file};
 use crate::model::scenario::{Rows, Scenario};
 use crate::model::workload::{ArrivalLaw, LengthLaw, Order};
 use crate::random::Streams;
@@ -47,7 +48,11 @@ impl JobSource {
         let mut trace = None;
         let lengths = if let Some(path) = &job.trace {
             let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false) };
-            let rows = Arc::new(Trace::read(&scenario.folder.join(path), options).map_err(|e| named(e, "job.trace"))?);
+            let path = scenario.folder.join(path);
+            let of_requests =
+                |error| wrong_file(error, &path, "a file of requests", &[Kind::Requests, Kind::Benchmark]);
+            let rows = Trace::read(&path, options).map_err(of_requests).map_err(|e| named(e, "job.trace"))?;
+            let rows = Arc::new(rows);
             trace = Some(rows.clone());
             let draw = match job.rows {
                 Some(Rows::WithReplacement) => RowDraw::WithReplacement,
@@ -58,7 +63,15 @@ impl JobSource {
             let law = |value: &Option<toml::Value>, key: &str| -> Result<Law> {
                 let value = value.clone().unwrap_or(toml::Value::Integer(0));
                 let description = LengthLaw::from_toml(&value, key, &scenario.folder).map_err(|e| named(e, key))?;
-                Law::from_description(&description, key).map_err(|e| named(e, key))
+                let file = match &description {
+                    LengthLaw::File { file, .. } | LengthLaw::Finished { file, .. } => Some(file),
+                    _ => None,
+                };
+                let of_lengths = |error| match file {
+                    Some(file) => wrong_file(error, file, "a file of lengths", &[Kind::Requests, Kind::Benchmark]),
+                    None => error,
+                };
+                Law::from_description(&description, key).map_err(of_lengths).map_err(|e| named(e, key))
             };
             Lengths::Laws {
                 prompt: law(&job.prompt_tokens, "job.prompt_tokens")?,
