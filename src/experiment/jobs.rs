@@ -13,7 +13,7 @@ use crate::workload::Request;
 use crate::workload::arrivals::{ArrivalTimes, Arrivals};
 use crate::workload::law::Law;
 use crate::workload::source::{Cursor, Lengths, Limits, RowDraw, Workload};
-use crate::workload::trace::{Trace, TraceOptions};
+use crate::workload::trace::{TextTokens, Trace, TraceOptions};
 
 /// Laws or trace of a job, read once and used by every run.
 #[derive(Clone)]
@@ -47,11 +47,21 @@ impl JobSource {
         let job = &scenario.tables.job;
         let mut trace = None;
         let lengths = if let Some(path) = &job.trace {
-            let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false) };
+            let texts = match &job.tokenizer {
+                Some(file) => {
+                    TextTokens::from_file(&scenario.folder.join(file)).map_err(|e| named(e, "job.tokenizer"))?
+                }
+                None => TextTokens::default(),
+            };
+            let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false), texts };
             let path = scenario.folder.join(path);
             let of_requests =
                 |error| wrong_file(error, &path, "a file of requests", &[Kind::Requests, Kind::Benchmark]);
             let rows = Trace::read(&path, options).map_err(of_requests).map_err(|e| named(e, "job.trace"))?;
+            if job.tokenizer.is_some() && !rows.format.has_text() {
+                let found = format!("{} has numbers of tokens and no text", rows.format);
+                return Err(scenario.error("job.tokenizer", found, "leave it out: there is nothing to count"));
+            }
             let rows = Arc::new(rows);
             trace = Some(rows.clone());
             let draw = match job.rows {

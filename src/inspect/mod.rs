@@ -38,7 +38,7 @@ use crate::measured::{self, Server, Severity, Table, read_table};
 use crate::model::Configured;
 use crate::model::llm::Llm;
 use crate::model::quantisation::{Quantisation, StateDtype};
-use crate::workload::trace::{Record, RecordSink, TraceFormat, read_records};
+use crate::workload::trace::{Record, RecordSink, TextTokens, TraceFormat, read_records};
 use recognise::LARGEST_DOCUMENT;
 
 /// How a file is looked at.
@@ -52,6 +52,15 @@ pub struct Options {
     pub inputs: Option<PathBuf>,
     /// Requests that still run, with their lengths so far.
     pub running: Option<PathBuf>,
+    /// How texts become numbers of tokens.
+    pub texts: TextTokens,
+}
+
+impl Options {
+    /// Whether something was asked that only a file of requests can answer.
+    fn of_requests(&self) -> bool {
+        self.job.is_some() || self.inputs.is_some() || self.running.is_some() || self.texts.file().is_some()
+    }
 }
 
 /// A measured table with what was found in it.
@@ -116,6 +125,10 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
         model: Vec::new(),
         notes: Vec::new(),
     };
+    if !matches!(kind, Kind::Requests | Kind::Benchmark | Kind::Histogram) && options.of_requests() {
+        let remedy = "--job, --inputs, --running and --tokenizer belong to a file of requests: leave them out";
+        return Err(InputError::new(format!("this is {}", kind.words()), remedy).file(inspection.file).into());
+    }
     match kind {
         Kind::Requests => inspection.lengths = Some(requests(path, options, &mut inspection.notes)?),
         Kind::Histogram => {
@@ -253,15 +266,16 @@ impl RecordSink for Inputs {
 
 fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<LengthReport> {
     let mut gathered = Gathered::default();
+    let texts = &options.texts;
     let mut job = options.job;
     match &options.inputs {
-        None => read_records(crate::files::open(path)?, path, &mut gathered)?,
+        None => read_records(crate::files::open(path)?, path, texts, &mut gathered)?,
         Some(inputs_path) => {
             let mut inputs = Inputs::default();
-            read_records(crate::files::open(inputs_path)?, inputs_path, &mut inputs)?;
+            read_records(crate::files::open(inputs_path)?, inputs_path, texts, &mut inputs)?;
             job = job.or(Some(JobPart { total: inputs.rows, slots: 256, finished: 0.0 }));
             let mut joined = Joined { gathered: &mut gathered, caps: inputs.caps, unknown: 0 };
-            read_records(crate::files::open(path)?, path, &mut joined)?;
+            read_records(crate::files::open(path)?, path, texts, &mut joined)?;
             if joined.unknown > 0 {
                 notes.push(format!("{} rows have no request of their id in the input", joined.unknown));
             }
@@ -269,10 +283,19 @@ fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<L
     }
     if let Some(running) = &options.running {
         let mut so_far = Gathered::default();
-        read_records(crate::files::open(running)?, running, &mut so_far)?;
+        read_records(crate::files::open(running)?, running, texts, &mut so_far)?;
         gathered.running = if so_far.running.total() > 0.0 { so_far.running } else { so_far.output };
     }
-    Ok(LengthReport::new(&gathered, options.declared, job))
+    let mut report = LengthReport::new(&gathered, options.declared, job);
+    if let Some(format) = gathered.format {
+        report.estimated = format.has_text() && texts.file().is_none();
+        notes.extend(texts.note(format));
+        if texts.file().is_some() && !format.has_text() {
+            let remedy = format!("{format} has numbers of tokens and no text: leave it out");
+            return Err(InputError::new("a tokenizer that counts nothing", remedy).key("--tokenizer").into());
+        }
+    }
+    Ok(report)
 }
 
 fn rates(path: &Path, notes: &mut Vec<String>) -> Result<()> {
