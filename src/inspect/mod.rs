@@ -10,6 +10,7 @@ pub mod histogram;
 mod job;
 mod lengths;
 mod log;
+mod mixture;
 mod order;
 mod prometheus;
 mod recognise;
