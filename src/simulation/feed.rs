@@ -304,37 +304,53 @@ enum Head {
 }
 
 impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    #[inline]
     fn head(&mut self, known: SimTime) -> Option<Head> {
+        match self.shown_share() {
+            Some(share) => Some(Head::Shown(share)),
+            None => self.other_head(known),
+        }
+    }
+
+    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
+    #[inline]
+    fn shown_share(&mut self) -> Option<usize> {
+        let replica = self.replica;
+        let straight = self.feed.mode == Mode::Pull && self.feed.resumed[replica].is_empty();
+        if !straight || self.holds_its_part(SimTime::ZERO) {
+            return None;
+        }
+        let share = self.feed.share_of(replica);
+        if self.feed.shown[share].is_none() {
+            self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
+                request,
+                submitted_at: SimTime::ZERO,
+                progress: None,
+            });
+        }
+        self.feed.shown[share].is_some().then_some(share)
+    }
+
+    /// The head of the queues that are not taken straight from the job.
+    fn other_head(&self, known: SimTime) -> Option<Head> {
         let replica = self.replica;
         if !self.feed.resumed[replica].is_empty() {
             return Some(Head::Resumed);
         }
-        if self.holds_its_part(known) {
-            // What was sent back to this replica is its own all the same.
-        } else if self.feed.mode == Mode::Pull {
-            let share = self.feed.share_of(replica);
-            if self.feed.shown[share].is_none() {
-                self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
-                    request,
-                    submitted_at: SimTime::ZERO,
-                    progress: None,
-                });
-            }
-            if self.feed.shown[share].is_some() {
-                return Some(Head::Shown(share));
-            }
-        } else {
+        if self.feed.mode != Mode::Pull && !self.holds_its_part(known) {
             let queue = self.feed.queue_of(replica);
             if let Some(waiting) = self.feed.queues[queue].front() {
                 return (waiting.submitted_at <= known).then_some(Head::Queued(queue));
             }
         }
+        // What was sent back to this replica is its own even when it holds its part.
         (!self.feed.retracted[replica].is_empty()).then_some(Head::Retracted)
     }
 
     /// True when this replica holds its even part of all that is outstanding, as far as was known by `known`. Replicas
     /// that share a queue leave the rest to the others: a router that filled one replica before it looked at the next
     /// would be none.
+    #[inline]
     fn holds_its_part(&self, known: SimTime) -> bool {
         let feed = &self.feed;
         if feed.dispatch != Dispatch::Shared || feed.replicas == 1 {
@@ -353,23 +369,12 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         self.feed.in_flight[self.replica] += 1;
         self.feed.in_flight_of_all += 1;
     }
-
-    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
-    fn plain_share(&self) -> Option<usize> {
-        let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
-        plain.then(|| self.feed.share_of(self.replica))
-    }
 }
 
 impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
+    #[inline]
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
-        if let Some(share) = self.plain_share()
-            && self.feed.shown[share].is_some()
-            && !self.holds_its_part(known)
-        {
-            return self.feed.shown[share].as_ref();
-        }
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
@@ -382,15 +387,9 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
     }
 
+    #[inline]
     fn take(&mut self, known: SimTime) -> Option<Waiting> {
         let replica = self.replica;
-        if let Some(share) = self.plain_share()
-            && self.feed.shown[share].is_some()
-            && !self.holds_its_part(known)
-        {
-            self.count_in();
-            return self.feed.shown[share].take();
-        }
         match self.head(known)? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => {

@@ -1,10 +1,8 @@
 //! The end of a stretch of steps: what it wrote and read, who ended, and the books.
 
-use std::cmp::Reverse;
-
 use crate::cost::{CONTEXT_UNIT_BITS, Cause};
 use crate::engine::observe::{Observer, StrideView};
-use crate::engine::replica::{ActiveStride, IdleStep, Queue, Replica};
+use crate::engine::replica::{ActiveStride, Beside, Finish, IdleStep, Queue, Replica};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::Stride;
 use crate::units::{SimTime, Span};
@@ -15,13 +13,14 @@ const NEVER_STEP: u64 = u64::MAX / 2;
 impl Replica {
     /// Runs a stretch to its end at `now`: progress, completions, books.
     pub fn finish_stride<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
-        let Some(stride) = self.stride.take() else { return };
+        let Some(stride) = self.stride else { return };
+        self.stride = None;
         debug_assert_eq!(stride.end, now, "a stride ends when it was planned to");
         self.last_step_start = if stride.waits() { now } else { stride.last_step_start() };
         let running = self.running.len() as u32;
         let span = now.since(stride.start);
         let written_before = self.written;
-        if stride.steps > 1 {
+        if self.reuse.is_some() && stride.steps > 1 {
             self.shrink_cache(stride.steps);
         }
         if stride.rows > 0 {
@@ -65,13 +64,14 @@ impl Replica {
         if ended && self.nothing_to_run() && !self.finished_in(self.step) {
             let slope = u128::from(stride.segment.slope_attoseconds);
             let alone = stride.steps == 1;
+            let Beside { stall, slowed_once, slowed_fixed, slowed_slope, .. } = self.beside;
             self.idle_step = Some(IdleStep {
                 rows: stride.rows,
                 kv: Span(u128::from(last_context) * slope + self.window_attoseconds),
                 extra: Span(stride.segment.extra_attoseconds),
-                stall: if alone { stride.stall } else { Span::ZERO },
-                slowed: Span(stride.slowed_fixed + stride.slowed_slope * u128::from(last_context))
-                    + if alone { stride.slowed_once } else { Span::ZERO },
+                stall: if alone { stall } else { Span::ZERO },
+                slowed: Span(slowed_fixed + slowed_slope * u128::from(last_context))
+                    + if alone { slowed_once } else { Span::ZERO },
                 limit: stride.limit,
                 running,
             });
@@ -105,6 +105,7 @@ impl Replica {
         self.busy_until = self.last_step_start;
     }
 
+    #[inline]
     pub(super) fn advance_decode(&mut self, stride: &ActiveStride) {
         let steps = stride.steps;
         let rows = stride.rows as usize;
@@ -117,10 +118,12 @@ impl Replica {
         let kv = contexts * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
         self.counters.ledger[Cause::Kv] += Span(kv);
         self.counters.ledger[Cause::StepGap] += Span(stride.segment.extra_attoseconds * u128::from(steps));
-        let slowed =
-            Span(contexts * stride.slowed_slope + stride.slowed_fixed * u128::from(steps)) + stride.slowed_once;
-        self.counters.ledger[Cause::Transfer] += slowed;
-        self.counters.slowed_time += slowed;
+        if self.reuse.is_some() {
+            let Beside { slowed_once, slowed_fixed, slowed_slope, .. } = self.beside;
+            let slowed = Span(contexts * slowed_slope + slowed_fixed * u128::from(steps)) + slowed_once;
+            self.counters.ledger[Cause::Transfer] += slowed;
+            self.counters.slowed_time += slowed;
+        }
         let pages_before = self.pages_by_sum();
         self.step += steps;
         // A padded batch runs to its longest request whatever is drawn.
@@ -160,7 +163,7 @@ impl Replica {
             self.written += u128::from(tokens) << CONTEXT_UNIT_BITS;
             if sequence.generated_before >= sequence.request.output_tokens {
                 sequence.finish_step = step;
-                self.finish.push(Reverse((step, sequence.admission, slot)));
+                self.finish.push(Finish::new(step, sequence.admission, slot));
             }
         }
     }
@@ -177,7 +180,9 @@ impl Replica {
             }
             sequence.prefilled += chunk.tokens;
             let whole = sequence.prefilled >= sequence.prefill_goal;
-            self.cache_prompt(slot, now);
+            if self.reuse.is_some() {
+                self.cache_prompt(slot, now);
+            }
             if whole {
                 self.begin_decode(slot, now);
             }
@@ -253,7 +258,7 @@ impl Replica {
         self.window_attoseconds += sequence.window_attoseconds;
         self.final_context_tokens += self.policy.final_context_tokens(&sequence.request);
         if steps < NEVER_STEP {
-            self.finish.push(Reverse((sequence.finish_step, sequence.admission, slot)));
+            self.finish.push(Finish::new(sequence.finish_step, sequence.admission, slot));
         }
     }
 
@@ -264,10 +269,11 @@ impl Replica {
     }
 
     pub(super) fn collect_finished<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
-        while let Some(&Reverse((finish_step, admission, slot))) = self.finish.peek() {
+        while let Some(&finish) = self.finish.peek() {
+            let (finish_step, slot) = (finish.step(), finish.slot);
             let stale = self.slots[slot as usize]
                 .as_ref()
-                .is_none_or(|sequence| sequence.admission != admission || sequence.phase != Phase::Decode);
+                .is_none_or(|sequence| sequence.admission != finish.admission() || sequence.phase != Phase::Decode);
             if stale {
                 self.finish.pop();
                 continue;
@@ -305,10 +311,9 @@ impl Replica {
         self.written -= u128::from(surplus).min(self.written);
         observer.completed(self.index, sequence);
         if !computes {
-            let left = sequence.clone();
-            sequence.held_pages = left.pages(step, self.settings.page_tokens, 0);
+            sequence.held_pages = sequence.pages(step, self.settings.page_tokens, 0);
             self.held_pages += sequence.held_pages;
-            self.leave_rows(&left);
+            self.leave_rows(slot);
         }
         self.unreleased.push(slot);
         queue.completed(at);
