@@ -264,6 +264,7 @@ impl Replica {
             self.held_pages -= sequence.held_pages;
         } else {
             self.leave_rows(slot);
+            self.finish.retain(|finish| finish.slot != slot);
         }
         self.leave_batch(slot);
         let swapped_pages = self.leave_preempted(slot, now);
@@ -359,16 +360,17 @@ impl Replica {
         let was_busy = self.busy_until == now && self.first_work.is_some();
         let mut known =
             if self.settings.overlap && was_busy { self.host_free_at.max(self.last_step_start) } else { now };
-        let verdict = loop {
+        let (verdict, idle) = loop {
             self.release(known, now);
             let verdict = policy::plan(self, now, known, queue, observer)?;
-            if !self.nothing_to_run() || known >= now && self.unreleased.is_empty() {
-                break verdict;
+            let idle = self.nothing_to_run();
+            if !idle || known >= now && self.unreleased.is_empty() {
+                break (verdict, idle);
             }
             // Nothing to overlap with: the host catches up at once.
             known = now;
         };
-        if self.nothing_to_run() {
+        if idle {
             if let Some(end) = self.next_transfer_end(verdict.limit == Some(Limit::KvPool)) {
                 self.begin_work(now);
                 self.start_wait(now, end);

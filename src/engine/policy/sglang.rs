@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 use crate::engine::observe::{Limit, Observer};
 use crate::engine::policy::Verdict;
-use crate::engine::replica::{Chunk, Queue, Replica};
+use crate::engine::replica::{Chunk, Queue, Replica, Start};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::SglangSettings;
 use crate::error::{Error, Result};
@@ -83,10 +83,9 @@ fn admit(
         let reserve = (replica.policy.max_new_tokens(&head.request).saturating_sub(u64::from(generated)))
             .min(rules.reserve_clip_tokens)
             .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
-        let request = head.request;
         let uncached = head.progress.as_ref().is_some_and(|progress| progress.uncached);
         let locked = replica.open_pages();
-        let hit = if uncached { None } else { replica.find_prefix(&request, goal) };
+        let hit = if uncached || !replica.reuses() { None } else { replica.find_prefix(&head.request, goal) };
         // What a hit keeps from eviction is no longer free; what it has on the device is not charged.
         let page_tokens = u64::from(replica.settings.page_tokens);
         let newly_locked = (locked - replica.open_pages()) * page_tokens;
@@ -103,7 +102,7 @@ fn admit(
         }
         tokens_left = Some(left - (charged + reserve) as f64);
         let Some(waiting) = queue.take(known) else { return Ok(None) };
-        let start = replica.resume(&waiting, hit, now);
+        let start = if replica.reuses() { replica.resume(&waiting, hit, now) } else { Start::default() };
         let left_to_read = goal - u64::from(start.tokens);
         let slot = replica.admit(waiting, goal as u32, start, now);
         let tokens = left_to_read.min(chunk_left);

@@ -150,6 +150,12 @@ impl Reuse {
 }
 
 impl Replica {
+    /// True when there is a prefix cache or a host side.
+    #[inline]
+    pub(in crate::engine) fn reuses(&self) -> bool {
+        self.reuse.is_some()
+    }
+
     /// Pages of the cache that cannot be evicted.
     #[inline]
     pub(super) fn locked_pages(&self) -> u64 {

@@ -59,11 +59,6 @@ impl Finish {
     pub(super) fn step(self) -> u64 {
         (self.key >> 64) as u64
     }
-
-    /// The stay that ends.
-    pub(super) fn admission(self) -> u64 {
-        self.key as u64
-    }
 }
 
 impl Ord for Finish {
