@@ -75,8 +75,13 @@ pub struct Blocks {
 
 impl Blocks {
     /// The uniform draws of block `id`, each in the open interval (0, 1).
-    #[inline]
     pub fn draws(&mut self, id: u64) -> [f64; DRAWS_PER_BLOCK] {
+        self.bits(id).map(open_unit)
+    }
+
+    /// The bits of the draws of block `id`, for [`open_unit`].
+    #[inline]
+    pub fn bits(&mut self, id: u64) -> [u64; DRAWS_PER_BLOCK] {
         if id != self.next {
             // A ChaCha block is 16 words of 32 bits: 8 draws.
             self.generator.set_word_pos(u128::from(id) * 16);
@@ -84,7 +89,7 @@ impl Blocks {
         self.next = id + 1;
         let mut bits = [[0u8; 8]; DRAWS_PER_BLOCK];
         self.generator.fill_bytes(bits.as_flattened_mut());
-        bits.map(|bits| open_unit(u64::from_le_bytes(bits)))
+        bits.map(u64::from_le_bytes)
     }
 }
 

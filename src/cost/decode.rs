@@ -202,6 +202,7 @@ impl StepCost {
     }
 
     /// Tokens per request in a decode pass: 1, or the drafted ones and the bonus token.
+    #[inline]
     pub fn verify_width(&self) -> u32 {
         self.draft_steps + 1
     }
@@ -213,6 +214,7 @@ impl StepCost {
 
     /// Attoseconds that the bounded attention of one request (sliding windows, sparse selections) adds to each step,
     /// for a typical context of `context_tokens`.
+    #[inline]
     pub fn window_attoseconds(&self, context_tokens: f64) -> u128 {
         if self.sizes.kv.windows.is_empty() {
             return 0;
@@ -369,6 +371,7 @@ impl StepCost {
 
     /// GPU seconds that `prefill_tokens` of prompt (with `pairs` query–context pairs of attention) add to a step that
     /// decodes `decode_rows` requests besides; a step without decodes pays its own weight pass and gap here.
+    #[inline]
     pub fn prefill_s(&self, prefill_tokens: u64, pairs: f64, decode_rows: u32, sequences: u32) -> f64 {
         let parameters = &self.parameters;
         let decode_tokens = f64::from(decode_rows) * f64::from(self.verify_width());
@@ -395,6 +398,7 @@ impl StepCost {
     }
 
     /// Weight pass of a prefill-only step, cached by its tokens: most steps read one short prompt.
+    #[inline]
     fn dense_prefill_s(&self, tokens: u64) -> f64 {
         const CACHED_TOKENS: u64 = 1 << 15;
         let price = || {

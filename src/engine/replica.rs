@@ -230,6 +230,7 @@ impl Replica {
     }
 
     /// Takes a sequence out of the batch; its slot is free once it is emptied.
+    #[inline]
     fn leave_batch(&mut self, slot: u32) {
         self.free_slots.push(slot);
         if let Some(at) = self.running.iter().position(|&other| other == slot) {
@@ -237,6 +238,7 @@ impl Replica {
         }
     }
 
+    #[inline]
     fn leave_rows(&mut self, slot: u32) {
         let Some(sequence) = &self.slots[slot as usize] else { return };
         self.context -= sequence.context(self.step);
@@ -291,6 +293,7 @@ impl Replica {
 
     /// Gives a waiting request a place and `held_tokens` of the pool, those at its start included. It reads the rest of
     /// its prompt in the coming steps; one that was swapped goes on where it was.
+    #[inline]
     pub(super) fn admit(&mut self, waiting: Waiting, held_tokens: u32, start: Start, now: SimTime) -> u32 {
         self.admissions += 1;
         let progress = waiting.progress.as_deref();
@@ -340,6 +343,7 @@ impl Replica {
     }
 
     /// Which limit the running cap is.
+    #[inline]
     pub(super) fn cap_limit(&self) -> Limit {
         match self.settings.cap_source {
             RunningCap::MaxRunning => Limit::MaxRunning,
@@ -410,6 +414,7 @@ impl Replica {
     }
 
     /// Closes the books on the time since the last step.
+    #[inline]
     fn begin_work(&mut self, now: SimTime) {
         if self.busy_until < now {
             let gap = now.since(self.busy_until);
@@ -419,6 +424,7 @@ impl Replica {
     }
 
     /// True when no prompt is to be read and every row has ended already.
+    #[inline]
     fn nothing_to_run(&self) -> bool {
         let ended = if self.settings.computes_finished_rows { self.unreleased.len() as u32 } else { 0 };
         self.chunks.is_empty() && self.rows == ended

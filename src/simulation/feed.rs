@@ -219,6 +219,7 @@ impl<R: RequestStream + Clone> Feed<R> {
     }
 
     /// The head of a share, where requests are taken straight from the job, becomes visible; false when none is left.
+    #[inline(never)]
     fn show(&mut self, share: usize) -> bool {
         let share = &mut self.shares[share];
         let next = share.next(&mut self.rejected);

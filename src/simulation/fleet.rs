@@ -124,6 +124,7 @@ where
 }
 
 /// Who ends first, and when the first of the others does.
+#[inline]
 fn first_and_others(ends: &[SimTime]) -> (usize, SimTime) {
     let (mut first, mut others) = (0, SimTime::NEVER);
     for (index, &end) in ends.iter().enumerate().skip(1) {

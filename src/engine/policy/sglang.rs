@@ -33,6 +33,7 @@ pub(super) fn plan<O: Observer>(
 }
 
 /// A prompt that was cut goes on before others are admitted.
+#[inline]
 fn continue_chunked(replica: &mut Replica, chunk_left: &mut u64) {
     let Some(slot) = replica.policy.chunked else { return };
     let Some(sequence) = replica.slots[slot as usize].as_ref() else { return };
@@ -46,6 +47,7 @@ fn continue_chunked(replica: &mut Replica, chunk_left: &mut u64) {
 }
 
 /// Fills a prefill batch; returns why the next waiting request was left out.
+#[inline]
 fn admit(
     replica: &mut Replica,
     rules: &SglangSettings,
@@ -116,6 +118,7 @@ fn admit(
 }
 
 /// Free tokens less what the running requests are expected to write.
+#[inline]
 fn free_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
     let page_tokens = u64::from(replica.settings.page_tokens);
     let pool = (replica.open_pages() * page_tokens) as f64;
@@ -145,6 +148,7 @@ fn reserved_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
 }
 
 /// The new-token ratio at the replica's decode counter: a linear decay from where it last was set.
+#[inline]
 fn ratio(replica: &Replica, rules: &SglangSettings) -> f64 {
     let per_step = (rules.initial_ratio - rules.least_ratio) / rules.decay_steps.max(1) as f64;
     let steps = (replica.step - replica.policy.ratio_step) as f64;

@@ -170,6 +170,7 @@ impl Replica {
         }
     }
 
+    #[inline]
     fn advance_prefill(&mut self, now: SimTime) {
         self.counters.prefill_steps += 1;
         let chunks = std::mem::take(&mut self.chunks);
@@ -268,6 +269,7 @@ impl Replica {
 
     /// True when completions are looked at one step late, in the same stop that releases their slots: the finished rows
     /// are computed in between anyway, and nobody reacts to a completion earlier.
+    #[inline]
     pub(super) fn defers(&self, queue: &mut impl Queue) -> bool {
         self.settings.overlap && self.settings.computes_finished_rows && !queue.reacts() && queue.more()
     }

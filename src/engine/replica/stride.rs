@@ -87,6 +87,7 @@ pub(super) struct IdleStep {
 
 impl ActiveStride {
     /// Time of the first `steps` steps.
+    #[inline]
     pub(super) fn span(&self, steps: u64) -> u128 {
         let once = if steps > 0 { self.once } else { 0 };
         let steps = u128::from(steps);
@@ -94,6 +95,7 @@ impl ActiveStride {
     }
 
     /// True when it holds no step: everything waits for a copy.
+    #[inline]
     pub(super) fn waits(&self) -> bool {
         self.steps == 0
     }
@@ -113,6 +115,7 @@ impl ActiveStride {
         self.steps = after.max(1);
     }
 
+    #[inline]
     pub(super) fn last_step_start(&self) -> SimTime {
         if self.steps <= 1 {
             return self.start;
@@ -122,6 +125,7 @@ impl ActiveStride {
 }
 
 /// True when a step of `attoseconds` waits for copies for more than half of them: the link is what limits it.
+#[inline]
 fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
     2 * stall.0 > attoseconds
 }
@@ -199,6 +203,7 @@ impl Replica {
         self.steps_that_fit(steps)
     }
 
+    #[inline]
     pub(super) fn start_prefill(&mut self, now: SimTime, decode_rows: u32, limit: Limit, known: SimTime) {
         let (mut tokens, mut recomputed, mut pairs) = (0u64, 0u64, 0.0);
         let padded = self.policy.padded_prompt;
