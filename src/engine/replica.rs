@@ -32,8 +32,8 @@ pub trait Queue {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting>;
     /// True when a request has arrived by `now` of which the server did not know by `known`, and none before it.
     fn unknown(&mut self, known: SimTime, now: SimTime) -> bool;
-    /// Takes the request that `peek` shows.
-    fn take(&mut self, known: SimTime) -> Option<Waiting>;
+    /// Takes the request that `peek` has just shown.
+    fn take(&mut self) -> Option<Waiting>;
     /// Puts a preempted request back, before or behind all others.
     fn put_back(&mut self, waiting: Waiting, first: bool);
     /// A request of this replica ended at `at`.

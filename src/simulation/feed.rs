@@ -210,10 +210,12 @@ impl<R: RequestStream + Clone> Feed<R> {
         }
     }
 
+    #[inline]
     fn share_of(&self, replica: usize) -> usize {
         if self.shares.len() == 1 { 0 } else { replica }
     }
 
+    #[inline]
     fn queue_of(&self, replica: usize) -> usize {
         if self.queues.len() == 1 { 0 } else { replica }
     }
@@ -270,6 +272,7 @@ impl<R: RequestStream + Clone> Feed<R> {
     }
 
     /// When the next request on its way arrives.
+    #[inline]
     pub(super) fn next_arrival(&self) -> Option<SimTime> {
         self.coming.front().map(|(at, ..)| *at)
     }
@@ -292,13 +295,14 @@ impl<R: RequestStream + Clone> Feed<R> {
     }
 
     /// True when nothing is left to hand out.
+    #[inline]
     pub(super) fn is_exhausted(&self) -> bool {
         self.shares.iter().all(|share| share.is_done() && share.shown.is_none()) && self.coming.is_empty()
     }
 
     /// The view of one replica.
     pub(super) fn queue(&mut self, replica: usize) -> ReplicaQueue<'_, R> {
-        ReplicaQueue { feed: self, replica }
+        ReplicaQueue { feed: self, replica, found: None }
     }
 }
 
@@ -306,9 +310,12 @@ impl<R: RequestStream + Clone> Feed<R> {
 pub(super) struct ReplicaQueue<'a, R> {
     feed: &'a mut Feed<R>,
     replica: usize,
+    /// Where `peek` has found its head.
+    found: Option<Head>,
 }
 
 /// Where the head of a replica's queue stands.
+#[derive(Clone, Copy)]
 enum Head {
     Resumed,
     Queued(usize),
@@ -317,7 +324,7 @@ enum Head {
 }
 
 impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
-    #[inline]
+    #[inline(always)]
     fn head(&mut self, known: SimTime) -> Option<Head> {
         match self.shown_share() {
             Some(share) => Some(Head::Shown(share)),
@@ -326,7 +333,7 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
     }
 
     /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
-    #[inline]
+    #[inline(always)]
     fn shown_share(&mut self) -> Option<usize> {
         if self.feed.mode != Mode::Pull || !self.feed.resumed[self.replica].is_empty() {
             return None;
@@ -383,7 +390,8 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     #[inline]
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
-        match self.head(known)? {
+        self.found = self.head(known);
+        match self.found? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
             Head::Shown(share) => self.feed.shares[share].shown.as_ref(),
@@ -391,14 +399,15 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    #[inline]
     fn unknown(&mut self, known: SimTime, now: SimTime) -> bool {
         self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
     }
 
     #[inline]
-    fn take(&mut self, known: SimTime) -> Option<Waiting> {
+    fn take(&mut self) -> Option<Waiting> {
         let replica = self.replica;
-        match self.head(known)? {
+        match self.found.take()? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => {
                 if self.feed.mode == Mode::Open {
@@ -415,6 +424,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     }
 
     fn put_back(&mut self, waiting: Waiting, first: bool) {
+        self.found = None;
         if first {
             self.feed.resumed[self.replica].push_front(waiting);
         } else {
@@ -422,6 +432,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    #[inline]
     fn completed(&mut self, at: SimTime) {
         self.feed.in_flight[self.replica] -= 1;
         self.feed.in_flight_of_all -= 1;
@@ -435,6 +446,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    #[inline]
     fn more(&mut self) -> bool {
         let replica = self.replica;
         let share = self.feed.share_of(replica);
@@ -446,6 +458,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
             || !self.feed.retracted[replica].is_empty()
     }
 
+    #[inline]
     fn reacts(&self) -> bool {
         matches!(self.feed.mode, Mode::Closed(limit) if limit != InFlight::All)
     }

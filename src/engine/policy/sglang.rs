@@ -12,6 +12,7 @@ use crate::engine::sequence::Phase;
 use crate::engine::settings::SglangSettings;
 use crate::error::{Error, Result};
 use crate::units::SimTime;
+use crate::workload::Request;
 
 pub(super) fn plan<O: Observer>(
     replica: &mut Replica,
@@ -75,11 +76,7 @@ fn admit(
         let pool_tokens = replica.pool_pages * u64::from(replica.settings.page_tokens);
         let longest = u64::from(head.request.prompt_tokens) + u64::from(head.request.output_tokens);
         if longest + u64::from(replica.settings.lookahead_tokens) + 1 > pool_tokens {
-            return Err(Error::Impossible(format!(
-                "request {} needs {longest} tokens of KV cache (prompt {} + output {}) and the pool holds {pool_tokens}; \
-                 cap max_tokens, drop it, or enlarge the pool (a larger mem_fraction_static, fp8 KV, more GPUs per replica)",
-                head.request.id, head.request.prompt_tokens, head.request.output_tokens
-            )));
+            return Err(too_large(&head.request, pool_tokens));
         }
         // The engine clips what a request may write to what could ever fit.
         let reserve = (replica.policy.max_new_tokens(&head.request).saturating_sub(u64::from(generated)))
@@ -103,7 +100,7 @@ fn admit(
             return Ok(replica.policy.full);
         }
         tokens_left = Some(left - (charged + reserve) as f64);
-        let Some(waiting) = queue.take(known) else { return Ok(None) };
+        let Some(waiting) = queue.take() else { return Ok(None) };
         let start = if replica.reuses() { replica.resume(&waiting, hit, now) } else { Start::default() };
         let left_to_read = goal - u64::from(start.tokens);
         let slot = replica.admit(waiting, goal as u32, start, now);
@@ -115,6 +112,16 @@ fn admit(
         input_left = input_left.saturating_sub(tokens);
         replica.chunks.push(Chunk { slot, tokens: tokens as u32 });
     }
+}
+
+#[cold]
+fn too_large(request: &Request, pool_tokens: u64) -> Error {
+    let Request { id, prompt_tokens, output_tokens, .. } = request;
+    let longest = u64::from(*prompt_tokens) + u64::from(*output_tokens);
+    Error::Impossible(format!(
+        "request {id} needs {longest} tokens of KV cache (prompt {prompt_tokens} + output {output_tokens}) and the pool holds {pool_tokens}; \
+         cap max_tokens, drop it, or enlarge the pool (a larger mem_fraction_static, fp8 KV, more GPUs per replica)"
+    ))
 }
 
 /// Free tokens less what the running requests are expected to write.

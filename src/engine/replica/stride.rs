@@ -101,6 +101,7 @@ impl ActiveStride {
     }
 
     /// Leaves out the steps that would start at `end` or later: from then on each costs something else.
+    #[inline]
     fn cut_before(&mut self, end: SimTime) {
         let left = end.since(self.start).0;
         if self.steps <= 1 || self.span(self.steps - 1) < left {
@@ -189,6 +190,7 @@ impl Replica {
     }
 
     /// For how many steps the plan stays valid.
+    #[inline]
     pub(super) fn longest_stride(&self, segment: &Segment, queue: &mut impl Queue) -> u64 {
         if !self.unreleased.is_empty() {
             return 1;
