@@ -63,7 +63,9 @@ fn the_end_of_a_batch_request_is_censoring() {
     assert_eq!(look("openai_batch_responses.jsonl").lengths.unwrap().censored, 1.0);
     assert_eq!(look("anthropic_batch.jsonl").lengths.unwrap().censored, 0.0);
     // As a trace: failed lines are left out with the empty rows, or named.
-    let trace = |skip_empty| Trace::read(&sample("openai_batch_output.jsonl"), TraceOptions { skip_empty });
+    let trace = |skip_empty| {
+        Trace::read(&sample("openai_batch_output.jsonl"), TraceOptions { skip_empty, ..TraceOptions::default() })
+    };
     let read = trace(true).unwrap();
     assert_eq!((read.rows.len(), read.skipped), (2, 2));
     let error = trace(false).unwrap_err().to_string();
@@ -103,9 +105,13 @@ fn every_result_becomes_points() {
         let first = &table.points[0];
         assert!((first.ttft_ms.unwrap_or(0.0) - ttft).abs() < 1e-6, "{name}: {:?}", first.ttft_ms);
         assert!((first.tpot_ms.unwrap_or(0.0) - tpot).abs() < 1e-6, "{name}: {:?}", first.tpot_ms);
-        assert!((table.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9, "{name}: {:?}", table.acceptance);
+        assert!(
+            (table.server.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9,
+            "{name}: {:?}",
+            table.server.acceptance
+        );
     }
-    assert_eq!(look("result_sglang.jsonl").table.unwrap().running_cap, Some(8.0));
+    assert_eq!(look("result_sglang.jsonl").table.unwrap().server.running_cap, Some(8));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod caps;
 mod describe;
 mod diagnose;
+mod evidence;
 mod file;
 mod fit;
 mod load;
@@ -22,6 +23,7 @@ mod validate;
 pub use caps::{ArithmeticCap, arithmetic_caps};
 pub use describe::{Described, describe};
 pub use diagnose::{Diagnosis, Explanation, Unmeasured, diagnose};
+pub use evidence::Evidence;
 pub use file::{CapQuantiles, FitFile, Quantiles, table_hash};
 pub use fit::{Fit, FitOptions, RowResidual, Summary, fit, signed_percent, table_model};
 pub use load::{load_jobs, load_tables};

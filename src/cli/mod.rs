@@ -6,6 +6,7 @@ mod diagnose;
 mod forecast;
 mod inspect;
 mod list;
+mod measured;
 mod scale;
 mod show;
 mod simulate;
@@ -13,15 +14,16 @@ mod sweep;
 mod validate;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
-use makespan::inspect::{Options, inspect};
+use makespan::inspect::{Kind, Options, inspect, wrong_file};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
+use makespan::workload::trace::{CHARACTERS_PER_TOKEN, TextTokens};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
 #[derive(Parser)]
@@ -79,8 +81,16 @@ struct ScenarioArgs {
 
 impl ScenarioArgs {
     fn load(&self) -> anyhow::Result<Scenario> {
-        let overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let scenario = Scenario::load(&self.scenario, &overrides)?;
+        self.load_with(Vec::new())
+    }
+
+    /// The scenario with what other options change in it; --set goes before them.
+    fn load_with(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
+        let mut overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        overrides.extend(more);
+        let of_scenario =
+            |error| wrong_file(error, Path::new(&self.scenario), "a scenario", &[Kind::Scenario, Kind::Description]);
+        let scenario = Scenario::load(&self.scenario, &overrides).map_err(of_scenario)?;
         if !self.accept_faults {
             refuse_faulty_files(&scenario)?;
         }
@@ -97,8 +107,21 @@ fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
     };
     for file in [job.trace.clone(), of_law(&job.output_tokens)].into_iter().flatten() {
         let path = scenario.folder.join(file);
+        let texts = match &job.tokenizer {
+            Some(tokenizer) => TextTokens::from_file(&scenario.folder.join(tokenizer)),
+            None => Ok(TextTokens::default()),
+        };
+        let inspected = texts.and_then(|texts| inspect(&path, &Options { texts, ..Options::default() }));
         // What cannot be inspected is left to the reader that needs it, which says why.
-        let Ok(inspection) = inspect(&path, &Options::default()) else { continue };
+        let Ok(inspection) = inspected else { continue };
+        if inspection.lengths.as_ref().is_some_and(|lengths| lengths.estimated) {
+            let _ = writeln!(
+                io::stderr(),
+                "warning: lengths of texts in {} are estimates, {CHARACTERS_PER_TOKEN} characters a token: name the model's \
+                 tokenizer.json as job.tokenizer",
+                path.display()
+            );
+        }
         // Rows that are no requests are named, or left out, by the reader.
         if inspection.lengths.as_ref().is_some_and(|lengths| lengths.refused > 0) && job.skip_empty_rows != Some(true) {
             continue;

@@ -91,6 +91,8 @@ pub struct ArrivalStatistics {
 pub struct LengthReport {
     /// Format.
     pub format: String,
+    /// Whether some lengths are estimates from the characters of texts.
+    pub estimated: bool,
     /// Rows in the file.
     pub rows: u64,
     /// Rows with an output length, running ones left out; the weight of a histogram.
@@ -145,12 +147,6 @@ impl LengthReport {
         });
         let arrivals = &gathered.arrivals;
         let mut notes = Vec::new();
-        if gathered.format.is_some_and(crate::workload::trace::TraceFormat::has_text) {
-            notes.push(format!(
-                "some lengths are estimates, {} characters a token: count them with the model's tokenizer before planning",
-                crate::workload::trace::CHARACTERS_PER_TOKEN
-            ));
-        }
         if gathered.histogram {
             notes.push("a histogram: the rows of the report are its weights".to_owned());
         }
@@ -162,6 +158,7 @@ impl LengthReport {
                 Some(format) => format.to_string(),
                 None => "histogram".to_owned(),
             },
+            estimated: false,
             rows: gathered.rows,
             used: gathered.used(),
             without_output: gathered.without_output,

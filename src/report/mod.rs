@@ -13,6 +13,8 @@ mod sweep;
 mod timeline;
 mod validate;
 
+use std::io::{self, Write};
+
 pub use crate::format;
 pub use calibrate::CalibrateReport;
 pub use decide::DecideReport;
@@ -25,3 +27,9 @@ pub use simulate::{SimulateReport, Tally};
 pub use sweep::SweepReport;
 pub use timeline::{SliceTrace, Timeline, TimelineScale};
 pub use validate::ValidateReport;
+
+/// Lines of what was read off the engine.
+fn write_said(out: &mut impl Write, said: &[String]) -> io::Result<()> {
+    said.iter().try_for_each(|line| writeln!(out, "read off the engine: {line}"))?;
+    if said.is_empty() { Ok(()) } else { writeln!(out) }
+}
