@@ -6,6 +6,7 @@ mod diagnose;
 mod forecast;
 mod inspect;
 mod list;
+mod plan;
 mod scale;
 mod show;
 mod simulate;
@@ -17,7 +18,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
 use makespan::inspect::{Options, inspect};
@@ -25,7 +25,7 @@ use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
 #[derive(Parser)]
-#[command(version, max_term_width = 110, arg_required_else_help = true)]
+#[command(version, max_term_width = 110, after_help = "Without a command: plan.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -33,6 +33,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The whole answer, from the measured table to advice
+    Plan(plan::PlanCommand),
     /// Run a whole job once: how long, at what rate, what limited it
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
@@ -117,15 +119,18 @@ fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
 
 /// Runs the program and says how it ended.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() == 1 {
+        arguments.push("plan".into());
+    }
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         // Help and version are answers; everything else is one line, as every other error.
-        Err(asked) if !asked.use_stderr() || asked.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            asked.exit()
-        }
+        Err(asked) if !asked.use_stderr() => asked.exit(),
         Err(error) => return refuse(&usage_error(&error), 2),
     };
     let done = match cli.command {
+        Command::Plan(command) => command.run(),
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
         Command::Calibrate(command) => command.run(),
