@@ -98,11 +98,18 @@ mod tests {
 
     #[test]
     fn the_resolved_cap_counts_unless_more_ran() {
-        let log = |held| EngineReadings { max_running: Some(8), held, ..EngineReadings::default() };
-        assert_eq!(Evidence::of_log(&log(None)).running_cap, Some(8));
-        assert_eq!(Evidence::of_log(&log(Some(Held::Nothing { most_running: 4 }))).running_cap, Some(8));
-        assert_eq!(Evidence::of_log(&log(Some(Held::Nothing { most_running: 12 }))).running_cap, None);
-        assert_eq!(Evidence::of_log(&log(Some(Held::Cap { running: 6 }))).running_cap, Some(6));
+        let start = "max_total_num_tokens=215040, max_running_requests=8, context_len=32768\n";
+        let of = |decode: &str| {
+            let text = format!("{start}{decode}");
+            Evidence::of_log(&EngineReadings::of_log(text.as_bytes(), std::path::Path::new("log")).unwrap())
+        };
+        assert_eq!((of("").running_cap, of("").kv_pool_tokens), (Some(8), Some(215_040)));
+        assert_eq!(of("Decode batch, #running-req: 4, #queue-req: 0\n").running_cap, Some(8));
+        assert_eq!(of("Decode batch, #running-req: 12, #queue-req: 0\n").running_cap, None);
+        let seen = of("Decode batch, #running-req: 6, #queue-req: 40\n");
+        assert_eq!((seen.running_cap, seen.held), (Some(6), Some(Held::Cap { running: 6 })));
+        let full = of("Decode batch, #running-req: 6, token usage: 0.99, #queue-req: 40\n");
+        assert_eq!((full.running_cap, full.held), (None, Some(Held::KvPool)));
         let table = Evidence::of_table(Server { acceptance: Some(2.4), running_cap: Some(16) });
         assert_eq!(Evidence::default().or(table).running_cap, Some(16));
     }

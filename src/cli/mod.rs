@@ -7,6 +7,7 @@ mod forecast;
 mod inspect;
 mod list;
 mod measured;
+mod plan;
 mod scale;
 mod show;
 mod simulate;
@@ -18,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::error::Error;
 use makespan::inspect::{Kind, Options, inspect, wrong_file};
@@ -27,7 +27,7 @@ use makespan::workload::trace::{CHARACTERS_PER_TOKEN, TextTokens};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
 #[derive(Parser)]
-#[command(version, max_term_width = 110, arg_required_else_help = true)]
+#[command(version, max_term_width = 110, after_help = "Without a command: plan.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +35,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The whole answer, from the measured table to advice
+    Plan(plan::PlanCommand),
     /// Run a whole job once: how long, at what rate, what limited it
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
@@ -140,15 +142,18 @@ fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
 
 /// Runs the program and says how it ended.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() == 1 {
+        arguments.push("plan".into());
+    }
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         // Help and version are answers; everything else is one line, as every other error.
-        Err(asked) if !asked.use_stderr() || asked.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            asked.exit()
-        }
+        Err(asked) if !asked.use_stderr() => asked.exit(),
         Err(error) => return refuse(&usage_error(&error), 2),
     };
     let done = match cli.command {
+        Command::Plan(command) => command.run(),
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
         Command::Calibrate(command) => command.run(),
