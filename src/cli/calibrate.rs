@@ -24,7 +24,7 @@ pub(super) struct Calibrate {
 
 impl Calibrate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let setup = Setup::new(&self.scenario.load()?)?;
+        let setup = Setup::new(&self.scenario.load_unfitted()?)?;
         let (name, table) = measured_table(&setup)?.ok_or_else(|| no_table(&setup))?;
         let options = FitOptions { draws: self.draws as usize, ..FitOptions::new(self.scenario.seed) };
         let fit = fit(&setup, &table, options)?;

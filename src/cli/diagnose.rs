@@ -19,7 +19,7 @@ pub(super) struct Diagnose {
 
 impl Diagnose {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let setup = Setup::new(&self.scenario.load()?)?;
+        let setup = Setup::new(&self.scenario.load_unfitted()?)?;
         let (_, table) = measured_table(&setup)?.ok_or_else(|| no_table(&setup))?;
         let options = FitOptions { draws: self.draws as usize, ..FitOptions::new(self.scenario.seed) };
         let diagnosis = diagnose(&setup, &table, options)?;

@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use makespan::error::Error;
+use makespan::calibrate::FitFile;
+use makespan::error::{Error, InputError};
 use makespan::inspect::{Options, inspect};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
 
@@ -66,10 +67,13 @@ struct ScenarioArgs {
     /// Override a key of the scenario, as in --set job.max_tokens=2048 (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Take costs, acceptance and running cap from a fit that `calibrate --out` wrote; --set wins over it
+    #[arg(long, value_name = "FILE")]
+    fit: Option<PathBuf>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Plan in spite of errors in the job's file of requests or lengths
+    /// Plan in spite of errors in the job's file of requests or lengths, or of a fit that does not explain its table
     #[arg(long)]
     accept_faults: bool,
     /// Print one JSON object instead of text
@@ -80,11 +84,25 @@ struct ScenarioArgs {
 impl ScenarioArgs {
     fn load(&self) -> anyhow::Result<Scenario> {
         let overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let scenario = Scenario::load(&self.scenario, &overrides)?;
+        let scenario = match &self.fit {
+            Some(file) => FitFile::load(file)?.scenario(&self.scenario, &overrides, !self.accept_faults)?,
+            None => Scenario::load(&self.scenario, &overrides)?,
+        };
         if !self.accept_faults {
             refuse_faulty_files(&scenario)?;
         }
         Ok(scenario)
+    }
+}
+
+impl ScenarioArgs {
+    /// The scenario of a command that fits: it starts from what is assumed, not from what a table taught already.
+    fn load_unfitted(&self) -> anyhow::Result<Scenario> {
+        if self.fit.is_some() {
+            let remedy = "leave --fit out: a fit used as its own start would count its table twice";
+            return Err(Error::from(InputError::new("this command makes a fit", remedy).file("--fit")).into());
+        }
+        self.load()
     }
 }
 

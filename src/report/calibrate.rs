@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::calibrate::{Fit, FitFile, signed_percent};
 use crate::measured::Topic;
-use crate::report::format::rate;
+use crate::format::{rate, significant};
 
 /// What `calibrate` says.
 pub struct CalibrateReport<'a> {
@@ -180,13 +180,4 @@ impl<'a> CalibrateReport<'a> {
         }
         Ok(())
     }
-}
-
-/// Three significant digits.
-pub(crate) fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let digits = 2 - value.abs().log10().floor() as i32;
-    if (0..=6).contains(&digits) { format!("{value:.*}", digits as usize) } else { format!("{value:.2e}") }
 }
