@@ -15,6 +15,15 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// Three significant digits.
+pub fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = 2 - value.abs().log10().floor() as i32;
+    if (0..=6).contains(&digits) { format!("{value:.*}", digits as usize) } else { format!("{value:.2e}") }
+}
+
 /// A rate or count with as many digits as matter: 1,482 or 62.1 or 0.36.
 pub fn rate(number: f64) -> String {
     if number >= 999.5 {

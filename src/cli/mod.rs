@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use makespan::error::Error;
+use makespan::calibrate::FitFile;
+use makespan::error::{Error, InputError};
 use makespan::inspect::{Kind, Options, inspect, wrong_file};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
 use makespan::workload::trace::{CHARACTERS_PER_TOKEN, TextTokens};
@@ -70,10 +71,13 @@ struct ScenarioArgs {
     /// Override a key of the scenario, as in --set job.max_tokens=2048 (repeatable)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Take costs, acceptance and running cap from a fit that `calibrate --out` wrote; --set wins over it
+    #[arg(long, value_name = "FILE")]
+    fit: Option<PathBuf>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Plan in spite of errors in the job's file of requests or lengths
+    /// Plan in spite of errors in the job's file of requests or lengths, or of a fit that does not explain its table
     #[arg(long)]
     accept_faults: bool,
     /// Print one JSON object instead of text
@@ -86,13 +90,27 @@ impl ScenarioArgs {
         self.load_with(Vec::new())
     }
 
+    /// The scenario of a command that fits, as [`ScenarioArgs::load_with`]: it starts from what is assumed, not from what a
+    /// table taught already.
+    fn load_unfitted(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
+        if self.fit.is_some() {
+            let remedy = "leave --fit out: a fit used as its own start would count its table twice";
+            return Err(Error::from(InputError::new("this command makes a fit", remedy).file("--fit")).into());
+        }
+        self.load_with(more)
+    }
+
     /// The scenario with what other options change in it; --set goes before them.
     fn load_with(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
         let mut overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
         overrides.extend(more);
         let of_scenario =
             |error| wrong_file(error, Path::new(&self.scenario), "a scenario", &[Kind::Scenario, Kind::Description]);
-        let scenario = Scenario::load(&self.scenario, &overrides).map_err(of_scenario)?;
+        let scenario = match &self.fit {
+            Some(file) => FitFile::load(file)?.scenario(&self.scenario, &overrides, !self.accept_faults),
+            None => Scenario::load(&self.scenario, &overrides),
+        };
+        let scenario = scenario.map_err(of_scenario)?;
         if !self.accept_faults {
             refuse_faulty_files(&scenario)?;
         }

@@ -39,7 +39,7 @@ const DRAWS: usize = 300;
 
 impl PlanCommand {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let scenario = self.scenario.load()?;
+        let scenario = self.scenario.load_unfitted(Vec::new())?;
         let terms = self.terms.terms(&scenario, self.scenario.seed, OF_AN_OPTION)?;
         if let Some(path) = &self.html {
             if path.exists() && !self.force {

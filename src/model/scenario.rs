@@ -420,6 +420,10 @@ pub struct CostTable {
     pub prefill_launch_s: Option<f64>,
     /// Host time to launch a step kernel by kernel, seconds.
     pub eager_launch_s: Option<f64>,
+    /// Factor on the bytes of touched experts.
+    pub expert_bytes_scale: Option<f64>,
+    /// Factor on the times of tensor-parallel communication.
+    pub communication_scale: Option<f64>,
 }
 
 /// A scenario with the text it was read from.
