@@ -12,7 +12,7 @@ use crate::model::scenario::Override;
 use crate::random::{Purpose, Streams};
 
 use super::caps::{ArithmeticCap, arithmetic_caps};
-use super::fit::FitOptions;
+use super::fit::{FitOptions, unexplained};
 use super::measurement::{Measurement, measurements};
 use super::mechanism::Mechanism;
 use super::mode::{Mode, find_modes};
@@ -104,6 +104,14 @@ pub struct Diagnosis {
     pub simulations: u64,
     /// Seconds of wall time.
     pub wall_s: f64,
+}
+
+impl Diagnosis {
+    /// Why no explanation must be trusted, if so.
+    pub fn unexplained(&self) -> Option<String> {
+        let best = self.explanations.first()?;
+        unexplained(&best.model, &best.best, best.rms_log_error)
+    }
 }
 
 /// Draws of each posterior that predictions are made from.

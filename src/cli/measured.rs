@@ -63,7 +63,7 @@ impl Measured {
             let tokens = Value::Integer(i64::try_from(tokens).unwrap_or(i64::MAX));
             overrides.push(Override::new("engine.kv_pool_tokens", tokens, "--log"));
         }
-        let setup = Setup::new(&scenario.load_with(overrides)?)?;
+        let setup = Setup::new(&scenario.load_unfitted(overrides)?)?;
         let (name, table) = measured_table(&setup)?.ok_or_else(|| no_table(&setup))?;
         let mut said = readings.as_ref().map(words).unwrap_or_default();
         let recorded = Evidence::of_table(table.server);

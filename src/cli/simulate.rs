@@ -13,7 +13,6 @@ use makespan::error::InputError;
 use makespan::experiment::{JobSource, Setup};
 use makespan::random::Streams;
 use makespan::report::{SimulateReport, SliceTrace, Tally, Timeline, TimelineScale};
-use makespan::units::SimTime;
 
 use super::{ScenarioArgs, print};
 
@@ -140,7 +139,7 @@ impl Observer for Watch {
                 request.output_tokens < request.uncapped_output_tokens,
                 sequence.submitted_at.as_s(),
                 sequence.admitted_at.as_s(),
-                sequence.first_token_at.map_or(0.0, SimTime::as_s),
+                sequence.first_token_at.min(sequence.finished_at).as_s(),
                 sequence.finished_at.as_s(),
                 sequence.preemptions
             );

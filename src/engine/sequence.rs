@@ -12,8 +12,8 @@ pub struct Waiting {
     pub request: Request,
     /// When it became known to the server.
     pub submitted_at: SimTime,
-    /// What an earlier stay left behind; `None` for a new request.
-    pub progress: Option<Progress>,
+    /// What an earlier stay left behind; `None` for a new request. Few have one, so it is kept elsewhere.
+    pub progress: Option<Box<Progress>>,
 }
 
 /// What survives a preemption by recompute: the tokens themselves, and the record of times.
@@ -87,8 +87,8 @@ pub struct Sequence {
     pub submitted_at: SimTime,
     /// When it was admitted first.
     pub admitted_at: SimTime,
-    /// When its first token came.
-    pub first_token_at: Option<SimTime>,
+    /// When its first token came; [`SimTime::NEVER`] before.
+    pub first_token_at: SimTime,
     /// When its last token came.
     pub finished_at: SimTime,
     /// Preemptions so far.
@@ -97,11 +97,13 @@ pub struct Sequence {
 
 impl Sequence {
     /// Context of the step that runs at decode counter `step`, context units.
+    #[inline]
     pub fn context(&self, step: u64) -> u64 {
         self.context_start + self.growth * (step - self.start_step)
     }
 
     /// Output tokens written before decode counter `step`.
+    #[inline]
     pub fn generated(&self, step: u64) -> u32 {
         if self.phase == Phase::Prefill {
             return self.generated_before;
@@ -111,6 +113,7 @@ impl Sequence {
     }
 
     /// What its decode phase has written by decode counter `step`, context units.
+    #[inline]
     pub fn written(&self, step: u64) -> u64 {
         self.growth * (step - self.start_step)
     }
@@ -122,6 +125,7 @@ impl Sequence {
     }
 
     /// True when it reads again what it had before a preemption.
+    #[inline]
     pub fn recomputes(&self) -> bool {
         self.preemptions > 0
     }

@@ -91,7 +91,8 @@ pub struct Job {
     pub max_tokens: Option<u64>,
     /// Prompt and output together at most, tokens.
     pub context_tokens: Option<u64>,
-    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks).
+    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks). An engine may count on it:
+    /// SGLang admits only what has room for all of it. vLLM and Transformers do not look ahead and act the same.
     pub ignore_eos: Option<bool>,
     /// In which order requests are sent.
     pub order: Option<String>,
@@ -419,6 +420,10 @@ pub struct CostTable {
     pub prefill_launch_s: Option<f64>,
     /// Host time to launch a step kernel by kernel, seconds.
     pub eager_launch_s: Option<f64>,
+    /// Factor on the bytes of touched experts.
+    pub expert_bytes_scale: Option<f64>,
+    /// Factor on the times of tensor-parallel communication.
+    pub communication_scale: Option<f64>,
 }
 
 /// A scenario with the text it was read from.

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use crate::calibrate::{Fit, FitFile, signed_percent};
+use crate::format::{rate, significant};
 use crate::measured::Topic;
-use crate::report::format::rate;
 use crate::report::write_said;
 
 /// What `calibrate` says.
@@ -184,13 +184,4 @@ impl<'a> CalibrateReport<'a> {
         }
         Ok(())
     }
-}
-
-/// Three significant digits.
-pub(crate) fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let digits = 2 - value.abs().log10().floor() as i32;
-    if (0..=6).contains(&digits) { format!("{value:.*}", digits as usize) } else { format!("{value:.2e}") }
 }

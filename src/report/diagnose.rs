@@ -17,9 +17,6 @@ pub struct DiagnoseReport<'a> {
     said: Vec<String>,
 }
 
-/// Rates whose explanation fits no better than this are not explained, as a share.
-const UNEXPLAINED: f64 = 0.08;
-
 impl<'a> DiagnoseReport<'a> {
     /// The report of a diagnosis; `said` is what was read off the engine.
     pub fn new(setup: &'a Setup, diagnosis: &'a Diagnosis, seed: u64, said: Vec<String>) -> Self {
@@ -73,7 +70,8 @@ impl<'a> DiagnoseReport<'a> {
             }).collect::<Vec<_>>(),
             "next_measurement": found.measurements.first().map(measurement),
             "measurements": found.measurements.iter().map(measurement).collect::<Vec<_>>(),
-            "explained": found.explanations.first().is_some_and(|best| best.rms_log_error <= UNEXPLAINED),
+            "explained": found.unexplained().is_none(),
+            "unexplained": found.unexplained(),
             "simulations": found.simulations,
             "wall_s": found.wall_s,
         });
@@ -124,10 +122,12 @@ impl<'a> DiagnoseReport<'a> {
 
     fn write_verdict(&self, out: &mut impl Write, best: &Explanation) -> io::Result<()> {
         let found = self.diagnosis;
-        if best.rms_log_error > UNEXPLAINED {
+        if let Some(why) = found.unexplained() {
+            writeln!(out, "{why}")?;
             writeln!(
                 out,
-                "not explained by the model: the best explanation, {}, misses the rows by {:.0}%",
+                "the least bad explanation is {} (rms error {:.0}%): measure the odd rows again, or suspect what the model \
+                 lacks (a power limit, another kernel from some batch on, retraction that never ends)",
                 best.mechanism.words(),
                 100.0 * best.rms_log_error
             )?;

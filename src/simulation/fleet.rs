@@ -53,56 +53,56 @@ where
                 ready.push(index);
             }
         }
-        if let [index] = ready[..]
-            && exhausted == feed.is_exhausted()
-            && feed.woken.is_empty()
-        {
-            // One replica is at a boundary. As long as it comes to its next one before anything else happens, nothing
-            // else needs looking at.
-            let others = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
-            let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
-            let replica = &mut replicas[index];
-            loop {
-                replica.start(now, &mut feed.queue(index), observer)?;
-                match replica.ends_at() {
-                    Some(end) if end < horizon && exhausted == feed.is_exhausted() => {
-                        now = end;
-                        replica.finish_stride(now, &mut feed.queue(index), observer);
-                        if !feed.woken.is_empty() {
-                            break;
-                        }
-                    }
-                    Some(end) => {
-                        ends[index] = end;
-                        ready.clear();
-                        break;
-                    }
-                    None => {
-                        idle.push(index);
-                        ready.clear();
-                        break;
-                    }
+        loop {
+            // In order of their numbers, so that who takes the next request does not depend on who was idle.
+            ready.sort_unstable();
+            for index in ready.drain(..) {
+                replicas[index].start(now, &mut feed.queue(index), observer)?;
+                match replicas[index].ends_at() {
+                    Some(end) => ends[index] = end,
+                    None => idle.push(index),
                 }
             }
-        }
-        // In order of their numbers, so that who takes the next request does not depend on who was idle.
-        ready.sort_unstable();
-        for index in ready.drain(..) {
-            replicas[index].start(now, &mut feed.queue(index), observer)?;
-            match replicas[index].ends_at() {
-                Some(end) => ends[index] = end,
-                None => idle.push(index),
+            while let Some(index) = feed.woken.pop() {
+                replicas[index].interrupt(now);
+                ends[index] = replicas[index].ends_at().unwrap_or(SimTime::NEVER);
             }
-        }
-        while let Some(index) = feed.woken.pop() {
-            replicas[index].interrupt(now);
-            ends[index] = replicas[index].ends_at().unwrap_or(SimTime::NEVER);
-        }
-        if !exhausted && feed.is_exhausted() {
-            exhausted = true;
-            for (replica, end) in replicas.iter_mut().zip(&mut ends) {
-                replica.exhausted(now);
-                *end = replica.ends_at().unwrap_or(SimTime::NEVER);
+            if !exhausted && feed.is_exhausted() {
+                exhausted = true;
+                for (replica, end) in replicas.iter_mut().zip(&mut ends) {
+                    replica.exhausted(now);
+                    *end = replica.ends_at().unwrap_or(SimTime::NEVER);
+                }
+            }
+            // The replica that ends first is alone as long as it comes to its next boundary before anything else
+            // happens: then nothing else needs looking at.
+            let mut disturbed = false;
+            while !disturbed && idle.is_empty() {
+                let (index, others) = first_and_others(&ends);
+                let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+                if ends[index] >= horizon {
+                    break;
+                }
+                let replica = &mut replicas[index];
+                while ends[index] < horizon && !disturbed {
+                    now = ends[index];
+                    ends[index] = SimTime::NEVER;
+                    replica.finish_stride(now, &mut feed.queue(index), observer);
+                    if !feed.woken.is_empty() || exhausted != feed.is_exhausted() {
+                        ready.push(index);
+                        disturbed = true;
+                        break;
+                    }
+                    replica.start(now, &mut feed.queue(index), observer)?;
+                    match replica.ends_at() {
+                        Some(end) => ends[index] = end,
+                        None => idle.push(index),
+                    }
+                    disturbed = !feed.woken.is_empty() || exhausted != feed.is_exhausted();
+                }
+            }
+            if !disturbed {
+                break;
             }
         }
         let next_end = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
@@ -122,4 +122,18 @@ where
         )));
     }
     Ok(outcome)
+}
+
+/// Who ends first, and when the first of the others does.
+#[inline]
+fn first_and_others(ends: &[SimTime]) -> (usize, SimTime) {
+    let (mut first, mut others) = (0, SimTime::NEVER);
+    for (index, &end) in ends.iter().enumerate().skip(1) {
+        if end < ends[first] {
+            (first, others) = (index, ends[first]);
+        } else if end < others {
+            others = end;
+        }
+    }
+    (first, others)
 }

@@ -210,7 +210,7 @@ pub struct Log {
 
 impl Observer for Log {
     fn completed(&mut self, replica: usize, sequence: &Sequence) {
-        let first = sequence.first_token_at.unwrap();
+        let first = sequence.first_token_at;
         self.completed.push((sequence.request.id, replica, first, sequence.finished_at));
         self.submitted.push((sequence.request.id, sequence.submitted_at));
     }

@@ -139,12 +139,12 @@ fn admit(
             replica.policy.full = Some(replica.cap_limit());
             return Ok(replica.policy.full);
         }
-        let swapped = head.progress.is_some_and(|progress| progress.swapped_pages > 0);
-        let uncached = head.progress.is_some_and(|progress| progress.uncached);
+        let swapped = head.progress.as_ref().is_some_and(|progress| progress.swapped_pages > 0);
+        let uncached = head.progress.as_ref().is_some_and(|progress| progress.uncached);
         if budget < if swapped { width } else { 1 } {
             return Ok(Some(Limit::PrefillBudget));
         }
-        let generated = head.progress.map_or(0, |progress| progress.generated_tokens);
+        let generated = head.progress.as_ref().map_or(0, |progress| progress.generated_tokens);
         let goal = u64::from(head.request.prompt_tokens + generated);
         // The watermark keeps pages free when a new request is admitted, not when one resumes.
         let watermark = if head.progress.is_some() { 0.0 } else { rules.watermark * replica.pool_pages as f64 };
@@ -175,7 +175,7 @@ fn admit(
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
-        let Some(waiting) = queue.take(known) else { return Ok(None) };
+        let Some(waiting) = queue.take() else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let tokens = (goal - u64::from(start.tokens)).min(budget);
         let loading = start.is_loading();
