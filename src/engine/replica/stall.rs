@@ -79,7 +79,8 @@ impl Replica {
         if stride.prefill_tokens > 0 {
             stride.first += (longer - hidden).0;
         } else {
-            stride.stall += longer;
+            stride.once += longer.0;
+            self.beside.stall += longer;
         }
         stride.end = stride.start + Span(stride.span(stride.steps));
         if waits_mostly(stall, stride.span(1)) {
