@@ -1,5 +1,5 @@
-//! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread;
-//! how that grows with the job; and what making a request costs.
+//! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread, without
+//! the host tier; how that grows with the job; and what making a request costs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -11,8 +11,9 @@ use makespan::random::Streams;
 use makespan::simulation::simulate;
 
 fn setup(requests: u64) -> (Setup, JobSource) {
-    let set = Override::parse(&format!("job.requests={requests}")).unwrap();
-    let scenario = Scenario::load(DEFAULT_SCENARIO, &[set]).unwrap();
+    let set = [format!("job.requests={requests}"), "engine.hicache.enabled=false".to_owned()];
+    let set: Vec<Override> = set.iter().map(|over| Override::parse(over).unwrap()).collect();
+    let scenario = Scenario::load(DEFAULT_SCENARIO, &set).unwrap();
     (Setup::new(&scenario).unwrap(), JobSource::new(&scenario).unwrap())
 }
 
