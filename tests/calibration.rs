@@ -51,6 +51,8 @@ fn the_table_the_project_started_from_is_fitted_to_two_and_a_half_percent() {
     let fit = fit(&setup, &table, options(300)).unwrap();
     assert!(fit.rms_log_error <= 0.025, "{}", fit.rms_log_error);
     assert!(fit.unexplained().is_none());
+    // Quantiles of a handful of draws would be no quantiles.
+    assert!(fit.posterior.effective_draws > 20.0, "{}", fit.posterior.effective_draws);
     let caps = fit.probabilities(|structure| structure.running_cap);
     let near: f64 = caps.iter().filter(|(cap, _)| matches!(cap, Some(7..=9))).map(|(_, p)| p).sum();
     assert!(near > 0.9, "{caps:?}");
@@ -62,8 +64,7 @@ fn the_table_the_project_started_from_is_fitted_to_two_and_a_half_percent() {
     let path = path.path().join("fit.toml");
     file.save(&path).unwrap();
     assert_eq!(FitFile::load(&path).unwrap(), file);
-    let (set, _) = file.overrides().unwrap();
-    let scenario = Scenario::load(DEFAULT_SCENARIO, &set).unwrap();
+    let scenario = file.scenario(DEFAULT_SCENARIO, &[], true).unwrap();
     assert_eq!(Setup::new(&scenario).unwrap().settings.running_cap, file.running_cap.unwrap().p50.unwrap());
 }
 
@@ -365,6 +366,21 @@ mod reported {
         let plain = predict(&without, &one, structure(), PLAIN, 1).unwrap().tok_per_s;
         with.parameters.draft_pass_gap_s = 0.2;
         assert!(predict(&with, &one, structure(), PLAIN, 1).unwrap().tok_per_s < plain);
+    }
+
+    /// C2: what drafts gain depends on concurrency and lengths together, at one acceptance.
+    #[test]
+    fn drafts_gain_little_where_prefill_takes_the_time() {
+        let (with, without) = (setup(&[]), setup(&["engine.speculation.enabled=false"]));
+        let capped = Structure { running_cap: Some(16), waves: 1, client_cap: None };
+        let gain = |concurrency: u32, prompt_tokens: u32| {
+            let point = point(concurrency, prompt_tokens, 256, 2 * u64::from(concurrency));
+            let rate = |setup: &Setup| predict(setup, &point, capped, PLAIN, 1).unwrap().tok_per_s;
+            rate(&with) / rate(&without)
+        };
+        let (alone, short, long) = (gain(1, 512), gain(16, 512), gain(16, 8192));
+        assert!(alone > 1.4, "{alone}");
+        assert!(long < 1.0 + 0.6 * (short - 1.0), "{short} {long}");
     }
 
     /// C3: a fit survives a row that disagrees with its neighbours, and names it.

@@ -12,7 +12,7 @@ use crate::model::scenario::Override;
 use crate::random::{Purpose, Streams};
 
 use super::caps::{ArithmeticCap, arithmetic_caps};
-use super::fit::FitOptions;
+use super::fit::{FitOptions, unexplained};
 use super::measurement::{Measurement, measurements};
 use super::mechanism::Mechanism;
 use super::mode::{Mode, find_modes};
@@ -106,6 +106,14 @@ pub struct Diagnosis {
     pub wall_s: f64,
 }
 
+impl Diagnosis {
+    /// Why no explanation must be trusted, if so.
+    pub fn unexplained(&self) -> Option<String> {
+        let best = self.explanations.first()?;
+        unexplained(&best.model, &best.best, best.rms_log_error)
+    }
+}
+
 /// Draws of each posterior that predictions are made from.
 const PREDICTED_DRAWS: usize = 48;
 
@@ -131,7 +139,7 @@ pub fn diagnose(setup: &Setup, table: &Table, options: FitOptions) -> Result<Dia
     let fitted = Mechanism::ALL
         .into_par_iter()
         .map(|mechanism| {
-            let (model, note) = mechanism.model(setup, &used, options.seed)?;
+            let (model, note) = mechanism.model(setup, &used, options.known, options.seed)?;
             let modes = find_modes(&model, None);
             Ok(Candidate { mechanism, note, model, modes })
         })
@@ -145,7 +153,11 @@ pub fn diagnose(setup: &Setup, table: &Table, options: FitOptions) -> Result<Dia
             explain(candidate, plain.as_ref(), &most, draws)
         })
         .collect();
-    let weight = |explanation: &Explanation| explanation.log_evidence + explanation.mechanism.prior().ln();
+    let evidence = options.known.evidence;
+    let weight = |explanation: &Explanation| {
+        let seen = evidence.log_likelihood(explanation.mechanism, most.concurrency);
+        explanation.log_evidence + explanation.mechanism.prior().ln() + seen
+    };
     let best = explanations.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
     let total: f64 = explanations.iter().map(|explanation| (weight(explanation) - best).exp()).sum();
     for explanation in &mut explanations {

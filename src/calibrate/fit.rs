@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::error::{Error, InputError, Result};
 use crate::experiment::Setup;
+use crate::format::significant;
 use crate::measured::{Finding, Table};
 use crate::model::engine::Policy;
 
@@ -74,6 +75,9 @@ pub const UNEXPLAINED: f64 = 0.08;
 /// A single row this far off that the noise does not allow is named.
 const ROW_UNEXPLAINED: f64 = 0.15;
 
+/// Scores beyond this are no values to believe.
+const STRAINED: f64 = 3.0;
+
 /// The model of a table: the setup's unknowns, and the caps that its engine may have.
 ///
 /// # Errors
@@ -86,7 +90,10 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
     own.replicas = 1;
     let searched = setup.engine.policy == Policy::PrefillFirst || own.sizes.state.is_some();
     let most_in_flight = points.iter().map(|point| point.concurrency).max().unwrap_or(1);
-    let caps = if cap_known || !searched || most_in_flight < 2 {
+    let caps = if let Some(cap) = known.evidence.running_cap.filter(|_| !cap_known) {
+        own.settings.running_cap = UNCAPPED;
+        vec![(Some(cap), 1.0)]
+    } else if cap_known || !searched || most_in_flight < 2 {
         vec![(None, 1.0)]
     } else {
         let arithmetic = arithmetic_caps(setup);
@@ -242,19 +249,35 @@ impl Fit {
 
     /// Why this fit must not be trusted, if so.
     pub fn unexplained(&self) -> Option<String> {
-        let rows: Vec<String> = self
-            .residuals
-            .iter()
-            .filter(|row| row.used && row.error.abs() > ROW_UNEXPLAINED.max(3.0 * row.prediction.run_deviation))
-            .map(|row| format!("{} at concurrency {}", signed_percent(row.error), row.point.in_flight))
-            .collect();
-        if !rows.is_empty() {
-            return Some(format!("not explained by the model: measured {} of the fit", rows.join(", ")));
-        }
-        (self.rms_log_error > UNEXPLAINED).then(|| {
-            format!("not explained by the model: rows scatter by {:.0}% around the fit", 100.0 * self.rms_log_error)
-        })
+        unexplained(&self.model, self.best(), self.rms_log_error)
     }
+}
+
+/// Why the best values of a model must not be trusted, if so: rows that they miss by more than noise, or a value that
+/// nobody who looked would have believed, which then stands in for a mechanism that the model lacks.
+pub fn unexplained(model: &Model, best: &Mode, rms_log_error: f64) -> Option<String> {
+    let missed = |(point, found): (&Point, &Prediction)| -> Option<String> {
+        let error = (point.measured.tok_per_s? / found.tok_per_s).ln();
+        let beyond = error.abs() > ROW_UNEXPLAINED.max(3.0 * found.run_deviation.hypot(point.measured.noise));
+        beyond.then(|| format!("{} at concurrency {}", signed_percent(error), point.in_flight))
+    };
+    let rows: Vec<String> = model.points.iter().zip(&best.predictions).filter_map(missed).collect();
+    if !rows.is_empty() {
+        return Some(format!("not explained by the model: measured {} of the fit", rows.join(", ")));
+    }
+    if rms_log_error > UNEXPLAINED {
+        let share = 100.0 * rms_log_error;
+        return Some(format!("not explained by the model: rows scatter by {share:.0}% around the fit"));
+    }
+    let strained = model.priors.iter().zip(&best.scores).find(|(_, score)| score.abs() > STRAINED);
+    strained.map(|(prior, score)| {
+        format!(
+            "not explained by the model: it takes {} = {}, {:.1} deviations from what is believed of it",
+            prior.parameter.key(),
+            significant(prior.value(*score)),
+            score.abs()
+        )
+    })
 }
 
 /// A logarithm as a signed percentage.

@@ -31,6 +31,10 @@ pub struct Mode {
 /// Step of the finite differences, in scores: wide enough to average over the steps of single requests.
 const STEP: f64 = 0.05;
 
+/// Step of the differences that measure how sharp the maximum is: a simulation moves in small jumps, whose slopes over a
+/// short step would make the posterior look far narrower than it is.
+const WIDE_STEP: f64 = 0.4;
+
 /// Structures whose evidence is below the best by this factor (e⁸) are dropped.
 const NEGLIGIBLE: f64 = 8.0;
 
@@ -60,6 +64,26 @@ impl Fit<'_> {
             .map(|(residual, &scatter)| Residual { scatter, ..*residual }.pseudo(self.noise));
         let all: Vec<f64> = data.chain(scores.iter().copied()).collect();
         all.iter().all(|value| value.is_finite()).then(|| DVector::from_vec(all))
+    }
+
+    /// Slopes over a wide step to both sides; over one of them at the edge of what can be served.
+    fn wide_jacobian(&self) -> Option<DMatrix<f64>> {
+        let here = self.value.as_ref()?;
+        let column = |index: usize| -> Option<DVector<f64>> {
+            let moved = |step: f64| {
+                let mut moved = self.scores.clone();
+                moved[index] += step;
+                self.value_at(moved.as_slice())
+            };
+            match (moved(WIDE_STEP), moved(-WIDE_STEP)) {
+                (Some(above), Some(below)) => Some((above - below) / (2.0 * WIDE_STEP)),
+                (Some(above), None) => Some((above - here) / WIDE_STEP),
+                (None, Some(below)) => Some((here - below) / WIDE_STEP),
+                (None, None) => None,
+            }
+        };
+        let columns: Option<Vec<DVector<f64>>> = (0..self.scores.len()).into_par_iter().map(column).collect();
+        Some(DMatrix::from_columns(&columns?))
     }
 }
 
@@ -144,7 +168,7 @@ pub fn find_mode(model: &Model, structure: Structure, prior: f64, start: &[f64],
     fit.noise = noise_at(noise_score);
     fit.scatter = found.iter().map(|residual| residual.scatter).collect();
     fit.set_params(&scores);
-    let jacobian = fit.jacobian()?;
+    let jacobian = fit.wide_jacobian()?;
     let information = jacobian.transpose() * &jacobian;
     let cholesky = information.cholesky()?;
     let log_determinant = 2.0 * cholesky.l_dirty().diagonal().iter().map(|entry| entry.ln()).sum::<f64>();

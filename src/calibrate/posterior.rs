@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use statrs::function::gamma::ln_gamma;
 
 use super::mode::Mode;
-use super::model::{Model, log_likelihood, log_normal, noise_at, residuals};
+use super::model::{Model, Residual, log_likelihood, log_normal, noise_at, residuals};
 use super::predict::{Prediction, Structure};
 use crate::random::{Purpose, Streams, open_unit};
 
@@ -41,30 +41,93 @@ pub struct Posterior {
 const PROPOSAL_FREEDOM: f64 = 6.0;
 const PROPOSAL_WIDTH: f64 = 1.15;
 
-/// Deviation of the proposal of the noise's score: its posterior is wide with few rows.
-const NOISE_WIDTH: f64 = 0.8;
+/// Cells of the proposal of the noise's score: from −4 to 6, a tenth each.
+const NOISE_CELLS: usize = 100;
+const NOISE_LOW: f64 = -4.0;
+const NOISE_CELL: f64 = 0.1;
+
+/// Share of the noise's proposal that is its prior, so that no cell is starved.
+const NOISE_FROM_PRIOR: f64 = 0.1;
 
 /// Flattens the shares of draws between structures, so that a poor Laplace approximation starves none.
 const FLATNESS: f64 = 0.7;
 
+/// Where draws of one structure come from. First the noise, from its own marginal law; then the scores, as wide as that
+/// noise lets them be: with loose rows the table says less.
 struct Proposal<'a> {
     mode: &'a Mode,
     share: f64,
-    factor: DMatrix<f64>,
-    log_scale: f64,
+    /// Directions of the scores, and how sharply the table fixes each at the mode's noise.
+    directions: DMatrix<f64>,
+    curvature: DVector<f64>,
+    residuals: Vec<Residual>,
+    /// Probability of each cell of the noise's score, running sums.
+    noise: Vec<f64>,
 }
 
-impl Proposal<'_> {
-    /// Log density of scores and noise score under this proposal.
-    fn log_density(&self, standard: &DVector<f64>, noise_score: f64) -> f64 {
+impl<'a> Proposal<'a> {
+    fn new(model: &Model, mode: &'a Mode, share: f64) -> Option<Proposal<'a>> {
+        let information = mode.covariance.clone().cholesky()?.inverse();
+        let eigen = information.symmetric_eigen();
+        // The prior of a score adds 1 in every direction.
+        let curvature = eigen.eigenvalues.map(|value| (value - 1.0).max(0.0));
+        let residuals = residuals(&model.points, &mode.predictions);
+        let mut proposal =
+            Proposal { mode, share, directions: eigen.eigenvectors, curvature, residuals, noise: Vec::new() };
+        let scores: Vec<f64> = (0..NOISE_CELLS).map(|cell| NOISE_LOW + (cell as f64 + 0.5) * NOISE_CELL).collect();
+        let marginal: Vec<f64> = scores
+            .iter()
+            .map(|score| {
+                let noise = noise_at(*score);
+                log_likelihood(&proposal.residuals, noise) + log_normal(*score) + proposal.log_scale(noise)
+            })
+            .collect();
+        let share_of = |logs: &[f64]| -> Vec<f64> {
+            let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let all: Vec<f64> = logs.iter().map(|log| (log - most).exp()).collect();
+            let sum: f64 = all.iter().sum();
+            all.into_iter().map(|one| one / sum).collect()
+        };
+        let prior = share_of(&scores.iter().map(|score| log_normal(*score)).collect::<Vec<_>>());
+        let mut sum = 0.0;
+        for (marginal, prior) in share_of(&marginal).into_iter().zip(prior) {
+            sum += (1.0 - NOISE_FROM_PRIOR) * marginal + NOISE_FROM_PRIOR * prior;
+            proposal.noise.push(sum);
+        }
+        Some(proposal)
+    }
+
+    /// Width of the proposal in each direction.
+    fn widths(&self, noise: f64) -> DVector<f64> {
+        let at_mode = noise_at(self.mode.noise_score);
+        let looser: f64 =
+            self.residuals.iter().map(|one| (one.deviation(at_mode) / one.deviation(noise)).powi(2)).sum();
+        let looser = looser / self.residuals.len().max(1) as f64;
+        self.curvature.map(|curvature| PROPOSAL_WIDTH / (1.0 + looser * curvature).sqrt())
+    }
+
+    /// Logarithm of the volume that the widths span.
+    fn log_scale(&self, noise: f64) -> f64 {
+        self.widths(noise).iter().map(|width| width.ln()).sum()
+    }
+
+    /// A noise score from a uniform number, and the log density there.
+    fn noise_score(&self, unit: f64) -> (f64, f64) {
+        let cell = self.noise.partition_point(|sum| *sum < unit).min(NOISE_CELLS - 1);
+        let before = if cell == 0 { 0.0 } else { self.noise[cell - 1] };
+        let share = self.noise[cell] - before;
+        let inside = ((unit - before) / share).clamp(0.0, 1.0);
+        (NOISE_LOW + (cell as f64 + inside) * NOISE_CELL, (share / NOISE_CELL).ln())
+    }
+
+    /// Log density of scores at so many widths from the mode.
+    fn log_density(&self, standard: &DVector<f64>, noise: f64) -> f64 {
         let dimension = standard.len() as f64;
         let constant = ln_gamma(0.5 * (PROPOSAL_FREEDOM + dimension))
             - ln_gamma(0.5 * PROPOSAL_FREEDOM)
             - 0.5 * dimension * (PROPOSAL_FREEDOM * std::f64::consts::PI).ln();
         let distance = standard.norm_squared();
-        constant - self.log_scale - 0.5 * (PROPOSAL_FREEDOM + dimension) * (distance / PROPOSAL_FREEDOM).ln_1p()
-            + log_normal((noise_score - self.mode.noise_score) / NOISE_WIDTH)
-            - NOISE_WIDTH.ln()
+        constant - self.log_scale(noise) - 0.5 * (PROPOSAL_FREEDOM + dimension) * (distance / PROPOSAL_FREEDOM).ln_1p()
     }
 }
 
@@ -73,15 +136,8 @@ pub fn sample(model: &Model, modes: &[Mode], count: usize, seed: u64) -> Posteri
     let best = modes.iter().map(|mode| mode.log_evidence).fold(f64::NEG_INFINITY, f64::max);
     let raw: Vec<f64> = modes.iter().map(|mode| (FLATNESS * (mode.log_evidence - best)).exp()).collect();
     let sum: f64 = raw.iter().sum();
-    let proposals: Vec<Proposal<'_>> = modes
-        .iter()
-        .zip(&raw)
-        .filter_map(|(mode, raw)| {
-            let factor = mode.covariance.clone().cholesky()?.l() * PROPOSAL_WIDTH;
-            let log_scale = factor.diagonal().iter().map(|entry| entry.ln()).sum();
-            Some(Proposal { mode, share: raw / sum, factor, log_scale })
-        })
-        .collect();
+    let proposals: Vec<Proposal<'_>> =
+        modes.iter().zip(&raw).filter_map(|(mode, raw)| Proposal::new(model, mode, raw / sum)).collect();
     let weighted: Vec<(Draw, f64)> = (0..count)
         .into_par_iter()
         .filter_map(|index| {
@@ -97,17 +153,18 @@ pub fn sample(model: &Model, modes: &[Mode], count: usize, seed: u64) -> Posteri
             let normal: Vec<f64> = (0..dimension).map(|_| StandardNormal.sample(&mut generator)).collect();
             let chi: f64 = ChiSquared::new(PROPOSAL_FREEDOM).ok()?.sample(&mut generator);
             let standard = DVector::from_vec(normal) * (PROPOSAL_FREEDOM / chi).sqrt();
-            let scores = DVector::from_column_slice(&proposal.mode.scores) + &proposal.factor * &standard;
-            let shift: f64 = StandardNormal.sample(&mut generator);
-            let noise_score = proposal.mode.noise_score + NOISE_WIDTH * shift;
+            let (noise_score, log_density_of_noise) = proposal.noise_score(open_unit(generator.next_u64()));
             let noise = noise_at(noise_score);
+            let step = &proposal.directions * proposal.widths(noise).component_mul(&standard);
+            let scores = DVector::from_column_slice(&proposal.mode.scores) + step;
             let structure = proposal.mode.structure;
             let predictions = model.predictions(scores.as_slice(), structure)?;
             let log_weight = log_likelihood(&residuals(&model.points, &predictions), noise)
                 + scores.iter().map(|score| log_normal(*score)).sum::<f64>()
                 + log_normal(noise_score)
                 + proposal.mode.prior.ln()
-                - proposal.log_density(&standard, noise_score)
+                - proposal.log_density(&standard, noise)
+                - log_density_of_noise
                 - proposal.share.ln();
             let scores = scores.as_slice().to_vec();
             log_weight.is_finite().then_some((Draw { structure, scores, noise, weight: 0.0, predictions }, log_weight))

@@ -9,6 +9,8 @@ use crate::cost::CostParameters;
 use crate::engine::speculation::Speculation;
 use crate::experiment::Setup;
 
+use super::evidence::Evidence;
+
 /// A parameter of a fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parameter {
@@ -159,6 +161,8 @@ pub struct Known {
     pub single_token: bool,
     /// Tokens of context that the points hold at most.
     pub most_context_tokens: f64,
+    /// What was read off the engine.
+    pub evidence: Evidence,
 }
 
 /// The priors of a setup: centres from its descriptions, widths wide enough for every table they were not made from.
@@ -266,6 +270,11 @@ pub struct Beside {
 /// Nothing beside the setup.
 pub const PLAIN: Beside = Beside { transfer_s: None, single_token: 1.0 };
 
+/// The widest spread that a Beta law of this mean allows, with room.
+pub(super) fn widest_spread(acceptance: f64) -> f64 {
+    0.9 * (acceptance * (1.0 - acceptance)).sqrt()
+}
+
 /// Puts the values of `priors` at `scores` into a setup, and returns what has no place there.
 pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64], laws: &Laws) -> Beside {
     let mut beside = PLAIN;
@@ -286,15 +295,8 @@ pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64], laws: &Laws) -
             }
             Parameter::Acceptance => acceptance = Some(value),
             Parameter::AcceptanceSpread => spread = Some(value),
-            Parameter::ExpertBytes => {
-                if let Some(experts) = &mut setup.sizes.experts {
-                    experts.bytes *= value;
-                }
-                if let Some(experts) = setup.sizes.draft.as_mut().and_then(|draft| draft.experts.as_mut()) {
-                    experts.bytes *= value;
-                }
-            }
-            Parameter::Communication => setup.communication_scale = value,
+            Parameter::ExpertBytes => setup.scale_experts(value),
+            Parameter::Communication => setup.communication_scale *= value,
             Parameter::KvPool => {
                 setup.settings.kv_pool_tokens = (setup.settings.kv_pool_tokens as f64 * value) as u64;
             }
@@ -303,9 +305,8 @@ pub fn apply(setup: &mut Setup, priors: &[Prior], scores: &[f64], laws: &Laws) -
         }
     }
     if let (Some(speculation), Some(acceptance)) = (&mut setup.settings.speculation, acceptance) {
-        // The widest spread that a Beta law of this mean allows, with room.
-        let widest = 0.9 * (acceptance * (1.0 - acceptance)).sqrt();
-        if let Some(new) = laws.get(acceptance, spread.unwrap_or(0.0).min(widest), speculation.draft_tokens()) {
+        let spread = spread.unwrap_or(0.0).min(widest_spread(acceptance));
+        if let Some(new) = laws.get(acceptance, spread, speculation.draft_tokens()) {
             *speculation = new;
         }
     }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use makespan::calibrate::{load_jobs, load_tables, validate};
+use makespan::calibrate::{STEPS_PER_TABLE, load_jobs, load_tables, validate};
 use makespan::report::ValidateReport;
 
+use super::forecast::progress;
 use super::print;
 
 #[derive(Args)]
@@ -34,7 +35,9 @@ impl Validate {
         let mut tables = load_tables(self.folder.as_deref())?;
         tables.retain(|(name, _)| name.contains(&self.only));
         let jobs = load_jobs(self.folder.as_deref())?;
-        let validation = validate(tables, &jobs, self.seed);
+        let bar = progress(STEPS_PER_TABLE * tables.len() as u64, "steps of tables");
+        let validation = validate(tables, &jobs, self.seed, &|| bar.inc(1));
+        bar.finish_and_clear();
         let report = ValidateReport::new(&validation, self.seed, started.elapsed().as_secs_f64());
         if let Some(path) = &self.write {
             let mut text = Vec::new();

@@ -19,6 +19,8 @@ use crate::engine::speculation::Speculation;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
 use crate::experiment::reuse::{Basis, ReusePlan, prompts, refuse_sharing_without_cache};
+use crate::inspect::{self, wrong_file};
+use crate::model::Configured;
 use crate::model::builtin::{Kind, find};
 use crate::model::engine::{Engine, Policy, parse_version};
 use crate::model::hardware::Hardware;
@@ -59,6 +61,8 @@ pub struct Setup {
     pub hardware: Option<Hardware>,
     /// Sizes of the model.
     pub sizes: ModelSizes,
+    /// How each size was found, where the model comes from its own config.json.
+    pub derivation: Vec<String>,
     /// The engine's memory arithmetic; `None` for a fixed rate.
     pub limits: Option<Limits>,
     /// Efficiencies and fixed costs.
@@ -113,7 +117,13 @@ impl Setup {
             other => other,
         };
         let hardware = Hardware::find(&relative(scenario, hardware_name)).map_err(|e| located(e, "fleet.hardware"))?;
-        let llm = Llm::find(&relative(scenario, &model.llm)).map_err(|e| located(e, "model.llm"))?;
+        let llm_name = relative(scenario, &model.llm);
+        let of_model = |error| {
+            let path = std::path::Path::new(&llm_name);
+            wrong_file(error, path, "a model", &[inspect::Kind::ModelConfig, inspect::Kind::Description])
+        };
+        let Configured { llm, derivation } =
+            Llm::configured(&llm_name).map_err(of_model).map_err(|e| located(e, "model.llm"))?;
         let weights = model.weights.clone().unwrap_or_else(|| llm.default_weights.clone());
         let quantisation =
             Quantisation::find(&relative(scenario, &weights)).map_err(|e| located(e, "model.weights"))?;
@@ -198,12 +208,13 @@ impl Setup {
         let reuse = ReusePlan::new(scenario, &basis)?;
         let settings = engine_settings(scenario, &engine, &found, speculation, &reuse)?;
         let step_table = read_step_table(scenario)?;
-        Ok(Setup {
+        let mut setup = Setup {
             scenario: scenario.clone(),
             engine,
             flops_per_s: nominal * power_share,
             hardware: Some(hardware),
             sizes,
+            derivation,
             limits: Some(found),
             parameters,
             settings,
@@ -215,7 +226,45 @@ impl Setup {
             step_table,
             draft_steps,
             reuse,
-        })
+        };
+        setup.apply_scales()?;
+        Ok(setup)
+    }
+
+    /// Applies the factors of `[engine.cost]` that belong to no price of their own.
+    fn apply_scales(&mut self) -> Result<()> {
+        let Some(table) = self.scenario.tables.engine.cost.clone() else { return Ok(()) };
+        let refuse = |key: &str, found: String, remedy: &str| self.scenario.error(key, found, remedy);
+        let given =
+            [("expert_bytes_scale", table.expert_bytes_scale), ("communication_scale", table.communication_scale)];
+        for (name, value) in given {
+            if value.is_some_and(|value| !(value > 0.0 && value <= LARGEST_SCALE)) {
+                let found = format!("found {}", value.unwrap_or_default());
+                let remedy = format!("give a number above 0 and at most {LARGEST_SCALE}");
+                return Err(refuse(&format!("engine.cost.{name}"), found, &remedy));
+            }
+        }
+        if table.expert_bytes_scale.is_some() && self.sizes.experts.is_none() {
+            let found = format!("{} has no experts", self.sizes.name);
+            return Err(refuse("engine.cost.expert_bytes_scale", found, "leave it out"));
+        }
+        if table.communication_scale.is_some() && self.tensor_parallel == 1 {
+            let found = "one GPU a replica communicates with no other".to_owned();
+            return Err(refuse("engine.cost.communication_scale", found, "leave it out"));
+        }
+        if let Some(scale) = table.expert_bytes_scale {
+            self.scale_experts(scale);
+        }
+        self.communication_scale = table.communication_scale.unwrap_or(1.0);
+        Ok(())
+    }
+
+    /// Multiplies the bytes of touched experts, those of the draft layer included.
+    pub fn scale_experts(&mut self, scale: f64) {
+        let draft = self.sizes.draft.as_mut().and_then(|draft| draft.experts.as_mut());
+        for experts in self.sizes.experts.iter_mut().chain(draft) {
+            experts.bytes *= scale;
+        }
     }
 
     /// The price list of one replica.
@@ -561,6 +610,9 @@ fn read_speculation(scenario: &Scenario) -> Result<Option<Speculation>> {
     })
 }
 
+/// Largest factor on experts' bytes or communication that is taken for meant.
+const LARGEST_SCALE: f64 = 100.0;
+
 fn cost_parameters(
     scenario: &Scenario,
     engine: &Engine,
@@ -752,6 +804,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         engine,
         hardware: None,
         sizes,
+        derivation: Vec::new(),
         limits: None,
         parameters,
         settings,

@@ -85,11 +85,14 @@ pub struct Job {
     pub rows: Option<Rows>,
     /// True: rows of the trace without output are skipped rather than refused.
     pub skip_empty_rows: Option<bool>,
+    /// The model's tokenizer.json, which counts the texts of the trace; without it they are estimated.
+    pub tokenizer: Option<PathBuf>,
     /// Cap on the output of a request, tokens.
     pub max_tokens: Option<u64>,
     /// Prompt and output together at most, tokens.
     pub context_tokens: Option<u64>,
-    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks).
+    /// True when requests ignore end-of-sequence and write exactly their length (benchmarks). An engine may count on it:
+    /// SGLang admits only what has room for all of it. vLLM and Transformers do not look ahead and act the same.
     pub ignore_eos: Option<bool>,
     /// In which order requests are sent.
     pub order: Option<String>,
@@ -417,6 +420,10 @@ pub struct CostTable {
     pub prefill_launch_s: Option<f64>,
     /// Host time to launch a step kernel by kernel, seconds.
     pub eager_launch_s: Option<f64>,
+    /// Factor on the bytes of touched experts.
+    pub expert_bytes_scale: Option<f64>,
+    /// Factor on the times of tensor-parallel communication.
+    pub communication_scale: Option<f64>,
 }
 
 /// A scenario with the text it was read from.
@@ -729,8 +736,12 @@ impl Scenario {
                 ));
             }
         } else {
-            if job.rows.is_some() || job.skip_empty_rows.is_some() {
-                let key = if job.rows.is_some() { "job.rows" } else { "job.skip_empty_rows" };
+            let belonging = [
+                ("job.rows", job.rows.is_some()),
+                ("job.skip_empty_rows", job.skip_empty_rows.is_some()),
+                ("job.tokenizer", job.tokenizer.is_some()),
+            ];
+            if let Some((key, _)) = belonging.into_iter().find(|(_, given)| *given) {
                 return Err(self.error(key, "found without a trace", "it belongs to job.trace: leave it out"));
             }
             if job.requests.is_none() {

@@ -5,22 +5,24 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use crate::calibrate::{Fit, FitFile, signed_percent};
+use crate::format::{rate, significant};
 use crate::measured::Topic;
-use crate::report::format::rate;
+use crate::report::write_said;
 
 /// What `calibrate` says.
 pub struct CalibrateReport<'a> {
     fit: &'a Fit,
     file: &'a FitFile,
+    said: Vec<String>,
 }
 
 /// From this on a table has narrowed a prior enough to speak of it.
 const LEARNED: f64 = 0.2;
 
 impl<'a> CalibrateReport<'a> {
-    /// The report of a fit and of the file that keeps it.
-    pub fn new(fit: &'a Fit, file: &'a FitFile) -> Self {
-        CalibrateReport { fit, file }
+    /// The report of a fit and of the file that keeps it; `said` is what was read off the engine.
+    pub fn new(fit: &'a Fit, file: &'a FitFile, said: Vec<String>) -> Self {
+        CalibrateReport { fit, file, said }
     }
 
     /// As JSON, one object.
@@ -71,6 +73,7 @@ impl<'a> CalibrateReport<'a> {
             "rms_log_error": fit.rms_log_error,
             "noise": fit.noise(),
             "waves": self.waves(),
+            "read_off_the_engine": self.said,
             "correlations": fit.correlations().iter().map(|(a, b, value)| json!([a, b, value])).collect::<Vec<_>>(),
             "effective_draws": fit.posterior.effective_draws,
             "log_evidence": fit.posterior.log_evidence,
@@ -97,6 +100,7 @@ impl<'a> CalibrateReport<'a> {
     pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         let fit = self.fit;
         writeln!(out, "{} fitted to {}\n", fit.model.setup.scenario.name, self.file.table)?;
+        write_said(out, &self.said)?;
         if let Some(why) = fit.unexplained() {
             writeln!(out, "{why}; do not forecast from this fit\n")?;
         }
@@ -180,13 +184,4 @@ impl<'a> CalibrateReport<'a> {
         }
         Ok(())
     }
-}
-
-/// Three significant digits.
-pub(crate) fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let digits = 2 - value.abs().log10().floor() as i32;
-    if (0..=6).contains(&digits) { format!("{value:.*}", digits as usize) } else { format!("{value:.2e}") }
 }

@@ -180,10 +180,10 @@ impl SimulateReport {
             out,
             "output",
             format!(
-                "{} tokens at {} tok/s on {} GPUs{steady}",
+                "{} tokens at {} tok/s on {}{steady}",
                 tokens(self.output_tokens),
                 rate(self.output_tok_per_s),
-                self.gpus
+                if self.gpus == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", self.gpus) }
             ),
         )?;
         if let Some((limit, share)) = self.limit_words {

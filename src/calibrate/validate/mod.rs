@@ -143,10 +143,17 @@ const ENOUGH_ROWS: usize = 5;
 /// Draws of the posterior: only modes are used here.
 const DRAWS: usize = 32;
 
-/// Puts the simulator to the test on tables and jobs.
-pub fn validate(tables: Vec<(String, Table)>, jobs: &[Job], seed: u64) -> Validation {
-    let fitted: Vec<Result<Fitted, TableNote>> =
-        tables.into_par_iter().map(|(name, table)| fit_table(name, table, seed)).collect();
+/// Steps that a table takes: its fit, and its rows left out.
+pub const STEPS_PER_TABLE: u64 = 2;
+
+/// Puts the simulator to the test on tables and jobs; `done` is called [`STEPS_PER_TABLE`] times for each table.
+pub fn validate(tables: Vec<(String, Table)>, jobs: &[Job], seed: u64, done: &(impl Fn() + Sync)) -> Validation {
+    let fit_one = |(name, table)| {
+        let found = fit_table(name, table, seed);
+        done();
+        found
+    };
+    let fitted: Vec<Result<Fitted, TableNote>> = tables.into_par_iter().map(fit_one).collect();
     let mut notes = Vec::new();
     let mut known: BTreeMap<String, Fitted> = BTreeMap::new();
     for result in fitted {
@@ -165,7 +172,12 @@ pub fn validate(tables: Vec<(String, Table)>, jobs: &[Job], seed: u64) -> Valida
         }
     }
     let all: Vec<&Fitted> = known.values().collect();
-    let mut tests: Vec<Test> = all.par_iter().flat_map(|one| within(one)).collect();
+    let test_one = |one: &&Fitted| {
+        let found = within(one);
+        done();
+        found
+    };
+    let mut tests: Vec<Test> = all.par_iter().flat_map(test_one).collect();
     tests.extend(all.par_iter().flat_map(|one| scaling(one, &all)).collect::<Vec<_>>());
     tests.extend(all.par_iter().flat_map(|one| speculation(one, &known)).collect::<Vec<_>>());
     tests.extend(jobs.par_iter().filter_map(|job| whole_job(job, known.get(&job.table)?)).collect::<Vec<_>>());
