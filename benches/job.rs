@@ -1,5 +1,5 @@
-//! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread;
-//! how that grows with the job; what the host tier costs; and what making a request costs.
+//! How long the simulator itself takes: the 914,000-request job on four replicas, sampling included, on one thread, without
+//! the host tier; how that grows with the job; what the host tier costs; and what making a request costs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -11,7 +11,7 @@ use makespan::random::Streams;
 use makespan::simulation::simulate;
 
 fn setup(requests: u64) -> (Setup, JobSource) {
-    setup_with(&[&format!("job.requests={requests}")])
+    setup_with(&[&format!("job.requests={requests}"), "engine.hicache.enabled=false"])
 }
 
 fn setup_with(sets: &[&str]) -> (Setup, JobSource) {

@@ -86,6 +86,14 @@ impl Add<Span> for SimTime {
     }
 }
 
+impl Sub for SimTime {
+    type Output = Span;
+    /// Time since `earlier`, which is no later: cheaper than [`SimTime::since`].
+    fn sub(self, earlier: SimTime) -> Span {
+        Span(self.0 - earlier.0)
+    }
+}
+
 impl Sub<Span> for SimTime {
     type Output = SimTime;
     fn sub(self, span: Span) -> SimTime {

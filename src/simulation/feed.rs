@@ -324,14 +324,6 @@ enum Head {
 }
 
 impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
-    #[inline(always)]
-    fn head(&mut self, known: SimTime) -> Option<Head> {
-        match self.shown_share() {
-            Some(share) => Some(Head::Shown(share)),
-            None => self.other_head(known),
-        }
-    }
-
     /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
     #[inline(always)]
     fn shown_share(&mut self) -> Option<usize> {
@@ -390,12 +382,16 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     #[inline]
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
-        self.found = self.head(known);
+        if let Some(share) = self.shown_share() {
+            self.found = Some(Head::Shown(share));
+            return self.feed.shares[share].shown.as_ref();
+        }
+        self.found = self.other_head(known);
         match self.found? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
-            Head::Shown(share) => self.feed.shares[share].shown.as_ref(),
             Head::Retracted => self.feed.retracted[replica].front(),
+            Head::Shown(share) => self.feed.shares[share].shown.as_ref(),
         }
     }
 

@@ -44,14 +44,19 @@ pub struct PolicyState {
     /// `max_tokens` that every request carries.
     max_new_tokens: Option<u64>,
     initial_ratio: f64,
+    /// What the ratio falls by in a decode step (SGLang).
+    decay_per_step: f64,
 }
 
 impl PolicyState {
     /// At the start of a run.
     pub(super) fn new(settings: &EngineSettings) -> Self {
-        let (initial_ratio, max_new_tokens) = match settings.policy {
-            PolicySettings::Sglang(rules) => (rules.initial_ratio, rules.max_new_tokens),
-            PolicySettings::Vllm(_) | PolicySettings::Static => (0.0, None),
+        let (initial_ratio, decay_per_step, max_new_tokens) = match settings.policy {
+            PolicySettings::Sglang(rules) => {
+                let decay_per_step = (rules.initial_ratio - rules.least_ratio) / rules.decay_steps.max(1) as f64;
+                (rules.initial_ratio, decay_per_step, rules.max_new_tokens)
+            }
+            PolicySettings::Vllm(_) | PolicySettings::Static => (0.0, 0.0, None),
         };
         PolicyState {
             full: None,
@@ -62,6 +67,7 @@ impl PolicyState {
             batch_steps: None,
             max_new_tokens,
             initial_ratio,
+            decay_per_step,
         }
     }
 

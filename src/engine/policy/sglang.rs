@@ -157,9 +157,8 @@ fn reserved_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
 /// The new-token ratio at the replica's decode counter: a linear decay from where it last was set.
 #[inline]
 fn ratio(replica: &Replica, rules: &SglangSettings) -> f64 {
-    let per_step = (rules.initial_ratio - rules.least_ratio) / rules.decay_steps.max(1) as f64;
     let steps = (replica.step - replica.policy.ratio_step) as f64;
-    (replica.policy.ratio - per_step * steps).max(rules.least_ratio)
+    (replica.policy.ratio - replica.policy.decay_per_step * steps).max(rules.least_ratio)
 }
 
 /// Sends back the requests with the fewest tokens written (of those the longest prompt) until the next step fits with

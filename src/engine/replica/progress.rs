@@ -19,7 +19,7 @@ impl Replica {
         let ActiveStride { start, steps, rows, limit, prefill_tokens, .. } = *stride;
         self.last_step_start = if waits { now } else { stride.last_step_start() };
         let running = self.running.len() as u32;
-        let span = now.since(start);
+        let span = now - start;
         let written_before = self.written;
         if self.reuse.is_some() && steps > 1 {
             self.shrink_cache(steps);
@@ -299,10 +299,11 @@ impl Replica {
         counters.output_tokens += u64::from(sequence.request.output_tokens);
         counters.prompt_tokens += u64::from(sequence.request.prompt_tokens);
         counters.request_steps += step.min(sequence.finish_step) - sequence.start_step;
-        counters.ttft_sum += first.since(sequence.submitted_at);
-        counters.sojourn_sum += at.since(sequence.submitted_at);
+        let ttft = first.since(sequence.submitted_at);
+        counters.ttft_sum += ttft;
+        counters.sojourn_sum += ttft + (at - first);
         if sequence.request.output_tokens > 1 {
-            counters.tpot_sum_s += at.since(first).as_s() / f64::from(sequence.request.output_tokens - 1);
+            counters.tpot_sum_s += (at - first).as_s() / f64::from(sequence.request.output_tokens - 1);
             counters.tpot_requests += 1;
         }
         // Rows computed beyond a request's end, and a last step's surplus, write nothing that counts.

@@ -248,9 +248,9 @@ impl Replica {
         launch_end = launch_end + self.cost.prefill_launch(total_tokens);
         let gpu_end = ready + Span(gpu + decode);
         let end = gpu_end.max(launch_end);
-        self.counters.ledger[Cause::StepGap] += end.since(gpu_end);
+        self.counters.ledger[Cause::StepGap] += end - gpu_end;
         self.host_free_at = launch_end;
-        let span = end.since(now).0;
+        let span = (end - now).0;
         self.stride = Some(ActiveStride {
             start: now,
             end,
@@ -259,7 +259,7 @@ impl Replica {
             increment: 0,
             rows: decode_rows,
             segment,
-            limit: if waits_mostly(ready.since(now), span) { Limit::HostLink } else { limit },
+            limit: if waits_mostly(ready - now, span) { Limit::HostLink } else { limit },
             prefill_tokens: tokens,
             slack: end.since(gpu_end),
             deferred: false,

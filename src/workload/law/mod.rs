@@ -47,7 +47,7 @@ struct Part {
 #[inline]
 pub fn tokens(length: f64) -> u32 {
     // A float converts with saturation.
-    (length + 0.5).max(1.0) as u32
+    ((length + 0.5) as u32).max(1)
 }
 
 impl Law {
@@ -270,7 +270,7 @@ impl Law {
             chosen += 1;
         }
         let part = &self.parts[chosen];
-        part.shape.quantile(u).min(part.truncate).min(self.truncate)
+        cut(cut(part.shape.quantile(u), part.truncate), self.truncate)
     }
 
     /// The length (tokens, not rounded) below which a share `p` in (0, 1) of the whole law lies. For mixtures from a
@@ -336,6 +336,12 @@ impl Law {
         let cap = cap.min(self.truncate);
         self.parts.iter().map(|part| part.share * part.shape.mean_capped(cap.min(part.truncate))).sum()
     }
+}
+
+/// The smaller of two numbers: one instruction, where `f64::min` looks for NaN.
+#[inline]
+fn cut(length: f64, longest: f64) -> f64 {
+    if longest < length { longest } else { length }
 }
 
 impl Part {
