@@ -130,8 +130,8 @@ impl ScaleReport {
         let losses = shares.iter().map(|share| percent(1.0 - share)).collect::<Vec<_>>().join(" or ");
         writeln!(
             out,
-            "\n{} tok/s in place of {} is a loss of {losses}. What would take as much of the simulated {} tok/s of {} GPU{}\n\
-             (leaving {}), one at a time, all else as it is:\n",
+            "\n{} tok/s in place of {} is a loss of {losses}. What would take as much of the\n\
+             simulated {} tok/s of {} GPU{} (leaving {}), one at a time, all else as it is:\n",
             named(&mut self.to_tok_per_s.iter().copied()),
             rate(self.from_tok_per_s),
             rate(self.simulated_tok_per_s),
@@ -159,6 +159,9 @@ fn plural(number: u32) -> &'static str {
 fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
+    }
+    if value.abs() < 1e-3 {
+        return format!("{value:.2e}");
     }
     let decimals = (3.0 - value.abs().log10().floor()).clamp(0.0, 9.0) as usize;
     format!("{value:.decimals$}")
