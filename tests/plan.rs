@@ -81,7 +81,8 @@ fn every_number_of_the_page_is_the_one_of_the_json() {
         let (key, rest) = piece.split_once("\" value=\"").unwrap();
         let (value, rest) = rest.split_once("\">").unwrap();
         let (shown, _) = rest.split_once("</data>").unwrap();
-        assert_eq!(json.pointer(key).unwrap().to_string(), value, "{key}");
+        // Read in the same way: the reader of JSON may be off by the last bit.
+        assert_eq!(json.pointer(key), Some(&serde_json::from_str::<Value>(value).unwrap()), "{key}");
         if shown == "&lt;0.1%" {
             assert!(value.parse::<f64>().unwrap() < 0.001, "{key}: {value}");
         } else {
