@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 /// Colours, by what the style sheet makes of them.
-pub(super) const MAIN: RGBColor = RGBColor(1, 1, 1);
+const MAIN: RGBColor = RGBColor(1, 1, 1);
 const SECOND: RGBColor = RGBColor(2, 2, 2);
 const GRID: RGBColor = RGBColor(6, 6, 6);
 const INK: RGBColor = RGBColor(7, 7, 7);
@@ -145,7 +145,7 @@ pub(super) fn distribution(days: &[f64], quantiles: &[f64], deadline: Option<f64
         let high = days.iter().copied().chain(deadline).fold(0.0, f64::max);
         let (low, high) = (0.97 * low, 1.03 * high);
         let width = (high - low) / CELLS as f64;
-        let mut cells = vec![0u32; CELLS];
+        let mut cells = [0u32; CELLS];
         for day in days {
             cells[(((day - low) / width) as usize).min(CELLS - 1)] += 1;
         }
