@@ -36,7 +36,7 @@ pub struct Row {
     pub concurrency: u32,
     /// Measured rate, tok/s.
     pub measured: f64,
-    /// Rate under the likeliest explanation: quantiles at 5, 50 and 95% of its posterior.
+    /// What one measurement would give under the likeliest explanation: 5, 50 and 95% quantiles.
     pub band: [f64; 3],
 }
 
@@ -101,7 +101,7 @@ pub fn plan(scenario: &Scenario, terms: Terms, effort: Effort, finished: &(dyn F
     };
     finished();
     let owed = diagnosis.as_ref().and_then(|diagnosis| diagnosis.owed_to_cap(terms.seed));
-    let rows = diagnosis.as_ref().map(rows).unwrap_or_default();
+    let rows = diagnosis.as_ref().map(|diagnosis| rows(diagnosis, terms.seed)).unwrap_or_default();
 
     let job = JobSource::new(scenario)?;
     let running = (u64::from(setup.settings.running_cap) * u64::from(setup.replicas)).min(job.requests());
@@ -152,13 +152,14 @@ pub fn plan(scenario: &Scenario, terms: Terms, effort: Effort, finished: &(dyn F
 /// How often [`plan`] reports progress.
 pub const PARTS: u64 = 6;
 
-fn rows(diagnosis: &Diagnosis) -> Vec<Row> {
+fn rows(diagnosis: &Diagnosis, seed: u64) -> Vec<Row> {
     let Some(best) = diagnosis.explanations.first() else { return Vec::new() };
-    let row = |(place, point): (usize, &crate::calibrate::Point)| {
-        let band = best.posterior.quantiles(|draw| draw.predictions[place].tok_per_s, [0.05, 0.5, 0.95]);
-        Some(Row { concurrency: point.concurrency, measured: point.measured.tok_per_s?, band })
-    };
-    best.model.points.iter().enumerate().filter_map(row).collect()
+    let points = best.model.points.iter().zip(best.bands(seed));
+    points
+        .filter_map(|(point, band)| {
+            Some(Row { concurrency: point.concurrency, measured: point.measured.tok_per_s?, band })
+        })
+        .collect()
 }
 
 /// How many still run, from the first of the last requests' ends on.

@@ -461,10 +461,10 @@ fn files_of_the_wrong_kind_are_refused() {
     check(
         folder.path(),
         &[
-            (&["simulate", "folder"], 2, &["folder: is a folder; name a TOML file in it"]),
+            (&["simulate", "folder"], 2, &["folder: this is a folder, not a scenario; use it as a measured table"]),
             (&["show", "folder"], 2, &["folder", "; "]),
             (&["simulate", "binary.toml"], 2, &["binary.toml: byte 1 is not UTF-8; give a text file"]),
-            (&["simulate", "good.csv"], 2, &["good.csv:1: ", "; write it as TOML"]),
+            (&["simulate", "good.csv"], 2, &["good.csv: this is a file of requests, not a scenario", "job.trace"]),
             (&["simulate", "absent.toml"], 2, &["no scenario `absent.toml`", "; give a path or a built-in name"]),
             (&["simulate", "small.toml", "--set", "model.llm=small.toml"], 2, &["small.toml:1: ", "known here: name"]),
             (

@@ -24,6 +24,6 @@ pub use jobs::{JobSource, JobStream};
 pub use options::{Choice, choices};
 pub use replicate::{Reduced, Replication, Truncated, check_unknowns, replicate, run_at, settled};
 pub use results::Results;
-pub use scale::{Explanation, Mechanism, Point, explain, scale};
+pub use scale::{Explained, Explanation, Mechanism, Point, explain, scale};
 pub use setup::{Changes, Setup};
 pub use sweep::{Sweep, SweepPoint, knee, measured_table, sweep};

@@ -75,6 +75,8 @@ pub struct Setup {
     pub replicas: u32,
     /// Factor on the measured times of tensor-parallel communication: other hosts are slower or faster.
     pub communication_scale: f64,
+    /// Factors on the GPU times of the replicas, by number; those that are missing are 1.
+    pub slowness: Vec<f64>,
     flops_per_s: f64,
     graphs: CapturedGraphs,
     all_reduce: Option<AllReduce>,
@@ -221,6 +223,7 @@ impl Setup {
             tensor_parallel,
             replicas: tables.fleet.gpus / tensor_parallel,
             communication_scale: 1.0,
+            slowness: Vec::new(),
             graphs,
             all_reduce,
             step_table,
@@ -319,10 +322,14 @@ impl Setup {
         let mut replicas: Vec<Replica> = (0..self.replicas)
             .map(|index| {
                 let mut cost = self.step_cost();
+                let mut slowness = self.slowness.get(index as usize).copied().unwrap_or(1.0);
                 if spread > 0.0 {
                     // Lognormal speeds: never negative, and as likely to be faster as slower.
                     let score = Normal::standard().inverse_cdf(blocks.draws(u64::from(index))[0]);
-                    cost = cost.slowed((spread * score).exp());
+                    slowness *= (spread * score).exp();
+                }
+                if slowness != 1.0 {
+                    cost = cost.slowed(slowness);
                 }
                 Replica::new(index as usize, settings.clone(), cost, streams)
             })
@@ -815,6 +822,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         tensor_parallel,
         replicas: tables.fleet.gpus / tensor_parallel,
         communication_scale: 1.0,
+        slowness: Vec::new(),
         flops_per_s: 1.0,
         graphs: CapturedGraphs::new(vec![1], 0),
         all_reduce: None,

@@ -146,10 +146,7 @@ impl DecideReport {
             thousands(self.requests_per_run)
         )?;
         self.write_table(out)?;
-        writeln!(
-            out,
-            "\ncomplete: answers that ended by themselves; cut: share of the requests ended by max_tokens or the context;"
-        )?;
+        writeln!(out, "\ncomplete: answers that ended by themselves; cut: share of the requests that a limit ended;")?;
         writeln!(
             out,
             "no answer: share cut before their answer began; wasted: share of the output tokens spent on those;"

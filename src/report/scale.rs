@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::experiment::{Explanation, Point};
+use crate::experiment::{Explained, Point};
 use crate::model::scenario::Scenario;
 use crate::report::format::{percent, rate};
 
@@ -17,8 +17,8 @@ pub struct ScaleReport {
     points: Vec<PointReport>,
     from_tok_per_s: f64,
     to_tok_per_s: Vec<f64>,
+    simulated_tok_per_s: f64,
     explanations: Vec<ExplanationReport>,
-    not_modelled: [&'static str; 3],
     #[serde(skip)]
     title: String,
     #[serde(skip)]
@@ -53,7 +53,7 @@ impl ScaleReport {
         replications: u64,
         points: &[Point],
         rates: &[f64],
-        found: &[Explanation],
+        found: &Explained,
     ) -> Self {
         ScaleReport {
             scenario: scenario.name.clone(),
@@ -73,15 +73,12 @@ impl ScaleReport {
                 .collect(),
             from_tok_per_s: rates.first().copied().unwrap_or(0.0),
             to_tok_per_s: rates.iter().skip(1).copied().collect(),
+            simulated_tok_per_s: found.tok_per_s,
             explanations: found
+                .explanations
                 .iter()
                 .map(|it| ExplanationReport { key: it.key, what: it.what, now: it.now, needed: it.needed.clone() })
                 .collect(),
-            not_modelled: [
-                "failures and restarts",
-                "a shared PCIe root unless fleet.pcie_root gives one",
-                "thermal limits over time",
-            ],
             title: scenario.tables.title.clone().unwrap_or_else(|| scenario.name.clone()),
             gpus: scenario.tables.fleet.gpus,
         }
@@ -102,46 +99,70 @@ impl ScaleReport {
     /// What writing gives.
     pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", self.title)?;
-        writeln!(out, "whole jobs at the scenario's own values, {} replications each\n", self.replications)?;
-        writeln!(out, "{:>5} {:>8} {:>9} {:>11}   assumption", "GPUs", "days", "tok/s", "efficiency")?;
-        for point in &self.points {
-            let half = point.efficiency_half_width.map_or(String::new(), |half| format!(" ±{:.1}", half * 100.0));
-            writeln!(
-                out,
-                "{:>5} {:>8.2} {:>9} {:>11}   {}",
-                point.gpus,
-                point.makespan_days,
-                rate(point.output_tok_per_s),
-                format!("{:.1}%{half}", point.efficiency * 100.0),
-                point.words
-            )?;
+        writeln!(out, "at the scenario's own values, {} replications each; ±: 95% interval\n", self.replications)?;
+        let mut counts: Vec<u32> = self.points.iter().map(|point| point.gpus).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let of = |mechanism: &str, gpus: u32| {
+            self.points.iter().find(|point| point.mechanism == mechanism && point.gpus == gpus)
+        };
+        let heads: String =
+            counts.iter().map(|gpus| format!(" {:>12}", format!("{gpus} GPU{}", plural(*gpus)))).collect();
+        writeln!(out, "{:<48}{heads}", "output, tok/s")?;
+        for point in self.points.iter().filter(|point| point.gpus == counts[0]) {
+            let cell = |gpus: &u32| of(point.mechanism, *gpus).map_or(String::new(), |it| rate(it.output_tok_per_s));
+            let cells: String = counts.iter().map(|gpus| format!(" {:>12}", cell(gpus))).collect();
+            writeln!(out, "  {:<46}{cells}", point.words)?;
         }
-        let targets: Vec<String> = self.to_tok_per_s.iter().map(|target| format!("{target:.0}")).collect();
+        writeln!(out, "\n{:<48}{heads}", "efficiency")?;
+        for point in self.points.iter().filter(|point| point.gpus == counts[0]) {
+            let cell = |gpus: &u32| {
+                let it = of(point.mechanism, *gpus)?;
+                let half = it.efficiency_half_width.map_or(String::new(), |half| format!(" ±{:>4.1}", half * 100.0));
+                Some(format!("{:.1}%{half}", it.efficiency * 100.0))
+            };
+            let cells: String = counts.iter().map(|gpus| format!(" {:>12}", cell(gpus).unwrap_or_default())).collect();
+            writeln!(out, "  {:<46}{cells}", point.words)?;
+        }
+        writeln!(out, "\nfigures in an assumption are assumed, not measured; failures lose what was in flight")?;
+        let shares: Vec<f64> = self.to_tok_per_s.iter().map(|target| target / self.from_tok_per_s).collect();
+        let named = |rates: &mut dyn Iterator<Item = f64>| rates.map(rate).collect::<Vec<_>>().join(" or ");
+        let losses = shares.iter().map(|share| percent(1.0 - share)).collect::<Vec<_>>().join(" or ");
         writeln!(
             out,
-            "\nwhat would turn {:.0} tok/s into {} on {} GPUs, one at a time, all else as it is",
-            self.from_tok_per_s,
-            targets.join(" or "),
-            self.gpus
+            "\n{} tok/s in place of {} is a loss of {losses}. What would take as much of the\n\
+             simulated {} tok/s of {} GPU{} (leaving {}), one at a time, all else as it is:\n",
+            named(&mut self.to_tok_per_s.iter().copied()),
+            rate(self.from_tok_per_s),
+            rate(self.simulated_tok_per_s),
+            self.gpus,
+            plural(self.gpus),
+            named(&mut shares.iter().map(|share| share * self.simulated_tok_per_s)),
         )?;
+        let heads: String =
+            shares.iter().map(|share| format!(" {:>10}", format!("-{}", percent(1.0 - share)))).collect();
+        writeln!(out, "  {:<62} {:>10}{heads}", "", "now")?;
         for it in &self.explanations {
-            // Times are stored in seconds and shown in ms.
-            let unit = if it.what.contains(" ms") { 1e3 } else { 1.0 };
-            let shown = |value: f64| format!("{:.3}", value * unit);
-            let needed: Vec<String> =
-                it.needed.iter().map(|value| value.map_or("no value does".to_owned(), shown)).collect();
-            writeln!(out, "  {:<68} {:>7} now, {}", it.what, shown(it.now), needed.join(" or "))?;
-        }
-        if let (Some(first), Some(last)) = (self.to_tok_per_s.first(), self.to_tok_per_s.last()) {
-            let share = |target: &f64| percent(1.0 - target / self.from_tok_per_s);
-            writeln!(
-                out,
-                "a loss of {} to {}; not modelled: {}",
-                share(first),
-                share(last),
-                self.not_modelled.join(", ")
-            )?;
+            let needed = |value: &Option<f64>| value.map_or("none".to_owned(), digits);
+            let cells: String = it.needed.iter().map(|value| format!(" {:>10}", needed(value))).collect();
+            writeln!(out, "  {:<62} {:>10}{cells}", it.what, digits(it.now))?;
         }
         Ok(())
     }
+}
+
+fn plural(number: u32) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
+/// Four digits that count.
+fn digits(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if value.abs() < 1e-3 {
+        return format!("{value:.2e}");
+    }
+    let decimals = (3.0 - value.abs().log10().floor()).clamp(0.0, 9.0) as usize;
+    format!("{value:.decimals$}")
 }

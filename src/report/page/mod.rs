@@ -190,7 +190,7 @@ impl Page<'_> {
             let words = self.text(&format!("/plateau/mechanisms/{place}/words"));
             let _ = write!(caption, " <span class=\"key c{}\"></span>{words}", colour + 1);
         }
-        caption.push_str(". Shaded: 90% of the posterior of the likeliest explanation.");
+        caption.push_str(". Shaded: 90% of what one measurement would give under the likeliest explanation.");
         let svg = plots::rates(&measured, &band, &lines);
         self.figure(&svg, &caption);
         let rows: Vec<Vec<String>> = (0..rows)
@@ -315,7 +315,7 @@ impl Page<'_> {
                         self.show(&key(place, "total"), As::Share),
                         self.show(&key(place, "total_error"), As::Share)
                     ),
-                    law,
+                    format!("<div class=\"words\">{law}</div>"),
                 ]
             })
             .collect();

@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 /// Colours, by what the style sheet makes of them.
-pub(super) const MAIN: RGBColor = RGBColor(1, 1, 1);
+const MAIN: RGBColor = RGBColor(1, 1, 1);
 const SECOND: RGBColor = RGBColor(2, 2, 2);
 const GRID: RGBColor = RGBColor(6, 6, 6);
 const INK: RGBColor = RGBColor(7, 7, 7);
@@ -96,9 +96,10 @@ pub(super) fn bars(label: &str, unit: &str, bars: &[(String, f64, f64)]) -> Stri
             .y_label_area_size((14 + 8 * longest).min(WIDTH / 2))
             .build_cartesian_2d(0.0..top(bars.iter().flat_map(|bar| [bar.1, bar.2])), (0..rows).into_segmented())?;
         let name = |place: &SegmentValue<usize>| match place {
-            SegmentValue::CenterOf(row) => {
-                bars.get(rows - 1 - row.min(&(rows - 1))).map_or(String::new(), |bar| bar.0.clone())
-            }
+            SegmentValue::CenterOf(row) => (rows - 1)
+                .checked_sub(*row)
+                .and_then(|place| bars.get(place))
+                .map_or(String::new(), |bar| bar.0.clone()),
             _ => String::new(),
         };
         chart
@@ -144,7 +145,7 @@ pub(super) fn distribution(days: &[f64], quantiles: &[f64], deadline: Option<f64
         let high = days.iter().copied().chain(deadline).fold(0.0, f64::max);
         let (low, high) = (0.97 * low, 1.03 * high);
         let width = (high - low) / CELLS as f64;
-        let mut cells = vec![0u32; CELLS];
+        let mut cells = [0u32; CELLS];
         for day in days {
             cells[(((day - low) / width) as usize).min(CELLS - 1)] += 1;
         }
@@ -184,7 +185,7 @@ pub(super) struct Spot {
 pub(super) fn frontier(spots: &[Spot], deadline: Option<f64>, kept: &str) -> String {
     drawing(400, "options: days against what is kept", |area| {
         let right = top(spots.iter().map(|spot| spot.days[2]).chain(deadline));
-        let height = 1.05 * top(spots.iter().map(|spot| spot.kept));
+        let height = 1.25 * top(spots.iter().map(|spot| spot.kept));
         let mut chart = ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(48)
@@ -197,10 +198,15 @@ pub(super) fn frontier(spots: &[Spot], deadline: Option<f64>, kept: &str) -> Str
             chart.draw_series(LineSeries::new(ends, colour(spot).mix(0.45).stroke_width(2)))?;
         }
         chart.draw_series(spots.iter().map(|spot| Circle::new((spot.days[1], spot.kept), 5, colour(spot).filled())))?;
-        // Letters of options that keep the same stand above and below the line in turn.
+        // Letters of spots that lie close together stand one above the other.
         chart.draw_series(spots.iter().enumerate().map(|(place, spot)| {
-            let lift = if place % 2 == 0 { 0.055 } else { -0.02 } * height;
-            Text::new(spot.letter.clone(), (spot.days[1] - 0.006 * right, spot.kept + lift), ("sans-serif", 17))
+            let near = |other: &&Spot| {
+                (other.days[1] - spot.days[1]).abs() < 0.04 * right && (other.kept - spot.kept).abs() < 0.12 * height
+            };
+            let before = spots[..place].iter().filter(near).count();
+            let lift = 0.06 + 0.05 * before as f64;
+            let spot_of_text = (spot.days[1] - 0.006 * right, spot.kept + lift * height);
+            Text::new(spot.letter.clone(), spot_of_text, ("sans-serif", 17))
         }))?;
         if let Some(day) = deadline {
             chart.draw_series(LineSeries::new([(day, 0.0), (day, height)], INK.stroke_width(2)))?;
