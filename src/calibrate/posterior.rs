@@ -127,9 +127,7 @@ impl<'a> Proposal<'a> {
             - ln_gamma(0.5 * PROPOSAL_FREEDOM)
             - 0.5 * dimension * (PROPOSAL_FREEDOM * std::f64::consts::PI).ln();
         let distance = standard.norm_squared();
-        constant
-            - self.log_scale(noise)
-            - 0.5 * (PROPOSAL_FREEDOM + dimension) * (distance / PROPOSAL_FREEDOM).ln_1p()
+        constant - self.log_scale(noise) - 0.5 * (PROPOSAL_FREEDOM + dimension) * (distance / PROPOSAL_FREEDOM).ln_1p()
     }
 }
 
@@ -138,11 +136,8 @@ pub fn sample(model: &Model, modes: &[Mode], count: usize, seed: u64) -> Posteri
     let best = modes.iter().map(|mode| mode.log_evidence).fold(f64::NEG_INFINITY, f64::max);
     let raw: Vec<f64> = modes.iter().map(|mode| (FLATNESS * (mode.log_evidence - best)).exp()).collect();
     let sum: f64 = raw.iter().sum();
-    let proposals: Vec<Proposal<'_>> = modes
-        .iter()
-        .zip(&raw)
-        .filter_map(|(mode, raw)| Proposal::new(model, mode, raw / sum))
-        .collect();
+    let proposals: Vec<Proposal<'_>> =
+        modes.iter().zip(&raw).filter_map(|(mode, raw)| Proposal::new(model, mode, raw / sum)).collect();
     let weighted: Vec<(Draw, f64)> = (0..count)
         .into_par_iter()
         .filter_map(|index| {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use crate::calibrate::{Fit, FitFile, signed_percent};
-use crate::measured::Topic;
 use crate::format::{rate, significant};
+use crate::measured::Topic;
 
 /// What `calibrate` says.
 pub struct CalibrateReport<'a> {
