@@ -75,9 +75,40 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// `text` under a label of `indent` characters, broken between words so that no line is longer than `width` where words
+/// allow; lines end with a line break.
+pub fn labelled(label: &str, text: &str, indent: usize, width: usize) -> String {
+    let mut lines = format!("{label:<indent$}");
+    let mut column = lines.chars().count();
+    let mut fresh = true;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if !fresh && column + 1 + length > width {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            (column, fresh) = (indent, true);
+        }
+        if !fresh {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        (column, fresh) = (column + length, false);
+    }
+    lines.push('\n');
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_broken_between_words_and_keeps_to_its_column() {
+        assert_eq!(labelled("ab", "one two three", 4, 11), "ab  one two\n    three\n");
+        assert_eq!(labelled("", "anunbreakableword x", 2, 8), "  anunbreakableword\n  x\n");
+        assert_eq!(labelled("a", "", 2, 8), "a \n");
+    }
 
     #[test]
     fn numbers_read_well() {

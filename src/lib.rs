@@ -27,4 +27,6 @@ pub mod experiment;
 
 pub mod calibrate;
 
+pub mod plan;
+
 pub mod report;

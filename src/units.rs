@@ -49,10 +49,12 @@ fn seconds(attoseconds: u128) -> f64 {
 }
 
 /// Whole attoseconds of a time in seconds that is known to be finite and not negative.
+#[inline]
 pub(crate) fn attoseconds(seconds: f64) -> u128 {
     debug_assert!(seconds.is_finite() && seconds >= 0.0, "a time of {seconds} s");
     let attoseconds = seconds * ATTOSECONDS_PER_S + 0.5;
-    if attoseconds < (1u64 << 63) as f64 { u128::from(attoseconds as u64) } else { attoseconds as u128 }
+    // Almost every time fits, and 63 bits convert in far fewer instructions than 128.
+    if attoseconds < (1u64 << 63) as f64 { u128::from(attoseconds as i64 as u64) } else { attoseconds as u128 }
 }
 
 impl SimTime {

@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use makespan::inspect::{Declared, Inspection, JobPart, Kind, Options, inspect};
+use makespan::inspect::{Declared, Inspection, JobPart, Kind, Options, fits, inspect};
 use makespan::measured::Severity;
 use makespan::workload::Trace;
+use makespan::workload::finished::Seen;
 use makespan::workload::trace::TraceOptions;
 
 fn sample(name: &str) -> PathBuf {
@@ -63,7 +64,9 @@ fn the_end_of_a_batch_request_is_censoring() {
     assert_eq!(look("openai_batch_responses.jsonl").lengths.unwrap().censored, 1.0);
     assert_eq!(look("anthropic_batch.jsonl").lengths.unwrap().censored, 0.0);
     // As a trace: failed lines are left out with the empty rows, or named.
-    let trace = |skip_empty| Trace::read(&sample("openai_batch_output.jsonl"), TraceOptions { skip_empty });
+    let trace = |skip_empty| {
+        Trace::read(&sample("openai_batch_output.jsonl"), TraceOptions { skip_empty, ..TraceOptions::default() })
+    };
     let read = trace(true).unwrap();
     assert_eq!((read.rows.len(), read.skipped), (2, 2));
     let error = trace(false).unwrap_err().to_string();
@@ -103,9 +106,13 @@ fn every_result_becomes_points() {
         let first = &table.points[0];
         assert!((first.ttft_ms.unwrap_or(0.0) - ttft).abs() < 1e-6, "{name}: {:?}", first.ttft_ms);
         assert!((first.tpot_ms.unwrap_or(0.0) - tpot).abs() < 1e-6, "{name}: {:?}", first.tpot_ms);
-        assert!((table.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9, "{name}: {:?}", table.acceptance);
+        assert!(
+            (table.server.acceptance.unwrap_or(0.0) - acceptance).abs() < 1e-9,
+            "{name}: {:?}",
+            table.server.acceptance
+        );
     }
-    assert_eq!(look("result_sglang.jsonl").table.unwrap().running_cap, Some(8.0));
+    assert_eq!(look("result_sglang.jsonl").table.unwrap().server.running_cap, Some(8));
 }
 
 #[test]
@@ -252,7 +259,13 @@ fn fits_of_the_real_traces_are_the_published_ones() {
         ("azure_llm_2023_conv.csv", 15_651.0, 15_718.0, 16_006.0, [0.72, 103.0, 0.71, 0.28, 406.0, 0.05]),
         ("mooncake_conversation.jsonl.gz", 10_437.0, 4903.0, 4518.0, [0.34, 56.0, 1.62, 0.66, 407.0, 0.35]),
     ] {
-        let fits = inspect(&folder.join(name), &Options::default()).unwrap().lengths.unwrap().fits;
+        // The published fits take every length as whole.
+        let trace = Trace::read(&folder.join(name), TraceOptions::default()).unwrap();
+        let mut rows: Vec<u32> = trace.rows.iter().map(|row| row.output_tokens).collect();
+        rows.sort_unstable();
+        let groups = rows.chunk_by(|a, b| a == b);
+        let seen = groups.map(|group| Seen { tokens: group[0], complete: group.len() as f64, censored: 0.0 });
+        let fits = fits(&seen.collect::<Vec<_>>());
         assert_eq!(fits[0].law, "mixture", "{name}");
         for (law, expected) in [("lognormal", lognormal), ("gamma", gamma), ("weibull", weibull)] {
             let found = fits.iter().find(|fit| fit.law == law).unwrap().delta_aic;
@@ -335,4 +348,34 @@ fn a_finished_part_warns_and_is_corrected() {
     assert_eq!(corrected.censored, 256.0);
     let at = corrected.caps.iter().find(|cap| cap.cap == 2048).unwrap();
     assert!(at.corrected_mean.unwrap() > 1.05 * at.mean_capped, "{at:?}");
+}
+
+/// A cap beside finish reasons must not bend the fitted law, nor a pile-up where nothing says how requests ended.
+#[test]
+fn cut_outputs_are_lower_bounds_for_the_fitted_law() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, column) in [("said.csv", true), ("unsaid.csv", false)] {
+        let mut text = String::from(if column { "output_tokens,finish_reason\n" } else { "output_tokens\n" });
+        for row in 0..20_000u32 {
+            // Quantiles of an exponential law of mean 1,000, in an order without drift.
+            let draw = row.wrapping_mul(7919) % 20_000;
+            let length = -1000.0 * ((f64::from(draw) + 0.5) / 20_000.0).ln();
+            let cut = length > 2000.0;
+            text += &format!("{}", (length.min(2000.0) as u32).max(1));
+            text += if column && cut {
+                ",length\n"
+            } else if column {
+                ",stop\n"
+            } else {
+                "\n"
+            };
+        }
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let lengths = inspect(&path, &Options::default()).unwrap().lengths.unwrap();
+        let gamma = lengths.fits.iter().find(|fit| fit.law == "gamma").unwrap();
+        assert!((gamma.parameters[0].1 / 1000.0 - 1.0).abs() < 0.02, "{name}: {gamma:?}");
+        assert!((lengths.censored - 2707.0).abs() < 2.0, "{name}: {}", lengths.censored);
+        assert!(lengths.checks.findings.iter().any(|it| it.check == 5), "{name}");
+    }
 }

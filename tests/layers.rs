@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules in import order, a row for those that do not know each other.
-const LAYERS: [&[&str]; 12] = [
+const LAYERS: [&[&str]; 13] = [
     &["error"],
     &["files", "random", "stats", "units"],
     &["format"],
@@ -17,6 +17,7 @@ const LAYERS: [&[&str]; 12] = [
     &["simulation"],
     &["experiment"],
     &["calibrate"],
+    &["plan"],
     &["report"],
 ];
 

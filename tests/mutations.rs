@@ -107,7 +107,11 @@ fn no_reader_panics_on_damaged_files() {
             std::fs::write(&path, &bytes).unwrap();
             let text = String::from_utf8_lossy(&bytes);
             let _ = inspect(&path, &Options::default());
-            let _ = Trace::from_reader(bytes.as_slice(), &path, TraceOptions { skip_empty: true });
+            let _ = Trace::from_reader(
+                bytes.as_slice(),
+                &path,
+                TraceOptions { skip_empty: true, ..TraceOptions::default() },
+            );
             let _ = makespan::workload::finished::Survival::read(&path, None);
             let _ = import(&text, "t").and_then(|imported| imported.table("t"));
             let _ = (read_table(&text, "t"), read_about(&text, "t"), read_jobs(&text, "t"));

@@ -139,7 +139,7 @@ pub fn diagnose(setup: &Setup, table: &Table, options: FitOptions) -> Result<Dia
     let fitted = Mechanism::ALL
         .into_par_iter()
         .map(|mechanism| {
-            let (model, note) = mechanism.model(setup, &used, options.seed)?;
+            let (model, note) = mechanism.model(setup, &used, options.known, options.seed)?;
             let modes = find_modes(&model, None);
             Ok(Candidate { mechanism, note, model, modes })
         })
@@ -153,7 +153,11 @@ pub fn diagnose(setup: &Setup, table: &Table, options: FitOptions) -> Result<Dia
             explain(candidate, plain.as_ref(), &most, draws)
         })
         .collect();
-    let weight = |explanation: &Explanation| explanation.log_evidence + explanation.mechanism.prior().ln();
+    let evidence = options.known.evidence;
+    let weight = |explanation: &Explanation| {
+        let seen = evidence.log_likelihood(explanation.mechanism, most.concurrency);
+        explanation.log_evidence + explanation.mechanism.prior().ln() + seen
+    };
     let best = explanations.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
     let total: f64 = explanations.iter().map(|explanation| (weight(explanation) - best).exp()).sum();
     for explanation in &mut explanations {

@@ -90,7 +90,10 @@ pub fn table_model(setup: &Setup, points: &[Point], known: Known, seed: u64) -> 
     own.replicas = 1;
     let searched = setup.engine.policy == Policy::PrefillFirst || own.sizes.state.is_some();
     let most_in_flight = points.iter().map(|point| point.concurrency).max().unwrap_or(1);
-    let caps = if cap_known || !searched || most_in_flight < 2 {
+    let caps = if let Some(cap) = known.evidence.running_cap.filter(|_| !cap_known) {
+        own.settings.running_cap = UNCAPPED;
+        vec![(Some(cap), 1.0)]
+    } else if cap_known || !searched || most_in_flight < 2 {
         vec![(None, 1.0)]
     } else {
         let arithmetic = arithmetic_caps(setup);

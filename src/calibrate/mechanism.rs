@@ -88,8 +88,8 @@ impl Mechanism {
     ///
     /// # Errors
     /// As [`table_model`].
-    pub fn model(self, setup: &Setup, points: &[Point], seed: u64) -> Result<(Model, String)> {
-        let mut model = table_model(setup, points, Known::default(), seed)?;
+    pub fn model(self, setup: &Setup, points: &[Point], known: Known, seed: u64) -> Result<(Model, String)> {
+        let mut model = table_model(setup, points, known, seed)?;
         let engine = &setup.scenario.tables.engine;
         let cap_known = engine.max_running.is_some() || engine.max_running_requests.is_some();
         let own_cap = model.setup.settings.running_cap;
@@ -99,12 +99,18 @@ impl Mechanism {
         let most = points.iter().map(|point| point.concurrency).max().unwrap_or(1);
         let note = match self {
             Mechanism::RunningCap => {
-                let arithmetic = arithmetic_caps(setup);
-                let caps = if cap_known { vec![(Some(own_cap), 1.0)] } else { cap_prior(&arithmetic, most) };
+                let (caps, note) = match (cap_known, known.evidence.running_cap) {
+                    (true, _) => (vec![(Some(own_cap), 1.0)], "the scenario's cap".to_owned()),
+                    (false, Some(cap)) => (vec![(Some(cap), 1.0)], format!("a cap of {cap}, read off the engine")),
+                    (false, None) => (
+                        cap_prior(&arithmetic_caps(setup), most),
+                        "the cap: around the engine's arithmetic, and equal weight for each doubling".to_owned(),
+                    ),
+                };
                 let caps: Vec<(Option<u32>, f64)> = caps.into_iter().filter(|(cap, _)| cap.is_some()).collect();
                 model.structures =
                     with_waves(&model, &caps, |cap, waves| Structure { running_cap: cap, waves, client_cap: None });
-                "the cap: around the engine's arithmetic, and equal weight for each doubling".to_owned()
+                note
             }
             Mechanism::Client => {
                 let caps: Vec<(Option<u32>, f64)> =

@@ -9,6 +9,8 @@ use crate::cost::CostParameters;
 use crate::engine::speculation::Speculation;
 use crate::experiment::Setup;
 
+use super::evidence::Evidence;
+
 /// A parameter of a fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parameter {
@@ -159,6 +161,8 @@ pub struct Known {
     pub single_token: bool,
     /// Tokens of context that the points hold at most.
     pub most_context_tokens: f64,
+    /// What was read off the engine.
+    pub evidence: Evidence,
 }
 
 /// The priors of a setup: centres from its descriptions, widths wide enough for every table they were not made from.

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use makespan::error::Error;
 use makespan::experiment::{Choice, Keep, Terms, Thinking, choices, decide, parse_days};
+use makespan::model::scenario::Scenario;
 use makespan::report::DecideReport;
 
 use super::forecast::{progress, refuse};
@@ -12,10 +13,20 @@ use super::{ScenarioArgs, print};
 pub(super) struct Decide {
     #[command(flatten)]
     scenario: ScenarioArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
     /// One more option, as in --option 'cap 1024: job.max_tokens=1024; fleet.gpus=8' (repeatable); without any here or in
     /// the scenario, a usual set is compared
     #[arg(long = "option", value_name = "NAME: KEY=VALUE; ...")]
     options: Vec<String>,
+    /// Replications of each option
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    replications: u64,
+}
+
+/// What options are weighed by.
+#[derive(Args)]
+pub(super) struct TermsArgs {
     /// When the job must be done, as in 10d or 36h (default: the scenario's forecast.deadline_days)
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
@@ -25,9 +36,6 @@ pub(super) struct Decide {
     /// What to keep most of among the options that are in time
     #[arg(long, value_enum, default_value_t = KeepWord::Complete)]
     keep: KeepWord,
-    /// Replications of each option
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    replications: u64,
     /// Price of one GPU for an hour, in any currency
     #[arg(long, value_name = "PRICE")]
     price: Option<f64>,
@@ -46,26 +54,19 @@ enum KeepWord {
     Tokens,
 }
 
-impl Decide {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let scenario = self.scenario.load()?;
-        let further = self.options.iter().map(|text| Choice::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let deadline_days = match &self.deadline {
-            Some(text) => Some(parse_days(text).map_err(|error| match error {
-                Error::Input(input) => Error::Input(input.key("--deadline")),
-                other => other,
-            })?),
-            None => scenario.tables.forecast.deadline_days,
-        };
+impl TermsArgs {
+    /// The terms, for a scenario that may bring its own deadline.
+    pub(super) fn terms(&self, scenario: &Scenario, seed: u64, replications: u64) -> anyhow::Result<Terms> {
+        let deadline_days = deadline_days(self.deadline.as_deref(), scenario)?;
         if !(self.confidence > 0.0 && self.confidence < 1.0) {
             return Err(refuse("--confidence", format!("found {}", self.confidence), "give a share between 0 and 1"));
         }
         if let Some(price) = self.price.filter(|price| !(price.is_finite() && *price > 0.0)) {
             return Err(refuse("--price", format!("found {price}"), "give a price above 0"));
         }
-        let terms = Terms {
-            seed: self.scenario.seed,
-            replications: self.replications,
+        Ok(Terms {
+            seed,
+            replications,
             deadline_days,
             confidence: self.confidence,
             thinking: if self.no_thinking { Thinking::None } else { Thinking::BeforeAnswer },
@@ -75,7 +76,26 @@ impl Decide {
                 KeepWord::Tokens => Keep::Tokens,
             },
             price: self.price,
-        };
+        })
+    }
+}
+
+/// The deadline asked for, or the scenario's.
+pub(super) fn deadline_days(asked: Option<&str>, scenario: &Scenario) -> anyhow::Result<Option<f64>> {
+    match asked {
+        Some(text) => Ok(Some(parse_days(text).map_err(|error| match error {
+            Error::Input(input) => Error::Input(input.key("--deadline")),
+            other => other,
+        })?)),
+        None => Ok(scenario.tables.forecast.deadline_days),
+    }
+}
+
+impl Decide {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let scenario = self.scenario.load()?;
+        let further = self.options.iter().map(|text| Choice::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let terms = self.terms.terms(&scenario, self.scenario.seed, self.replications)?;
         let choices = choices(&scenario, &further)?;
         let bar = progress(choices.len() as u64 * self.replications, "runs");
         let decision = decide(&scenario, &choices, terms, &|| bar.inc(1))?;

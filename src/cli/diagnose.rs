@@ -2,16 +2,17 @@
 
 use clap::Args;
 use makespan::calibrate::{FitOptions, diagnose};
-use makespan::experiment::{Setup, measured_table};
 use makespan::report::DiagnoseReport;
 
-use super::calibrate::no_table;
+use super::measured::{Comparison, Measured};
 use super::{ScenarioArgs, print};
 
 #[derive(Args)]
 pub(super) struct Diagnose {
     #[command(flatten)]
     scenario: ScenarioArgs,
+    #[command(flatten)]
+    measured: Measured,
     /// Draws of the posterior of each mechanism
     #[arg(long, default_value_t = 300, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     draws: u32,
@@ -19,11 +20,10 @@ pub(super) struct Diagnose {
 
 impl Diagnose {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let setup = Setup::new(&self.scenario.load_unfitted()?)?;
-        let (_, table) = measured_table(&setup)?.ok_or_else(|| no_table(&setup))?;
-        let options = FitOptions { draws: self.draws as usize, ..FitOptions::new(self.scenario.seed) };
+        let Comparison { setup, table, known, said, .. } = self.measured.read(&self.scenario)?;
+        let options = FitOptions { seed: self.scenario.seed, draws: self.draws as usize, known };
         let diagnosis = diagnose(&setup, &table, options)?;
-        let report = DiagnoseReport::new(&setup, &diagnosis, self.scenario.seed);
+        let report = DiagnoseReport::new(&setup, &diagnosis, self.scenario.seed, said);
         print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })
     }
 }

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use makespan::error::{Error, InputError};
-use makespan::experiment::{Extent, Forecast, Reduced, Results, bridge, drivers, parse_days, run_forecast};
+use makespan::experiment::{Extent, Forecast, Reduced, Results, bridge, drivers, run_forecast};
 use makespan::report::{ForecastReport, ForecastRun};
 
+use super::decide::deadline_days;
 use super::{ScenarioArgs, print};
 
 /// Replications where neither the scenario nor the command line says how many.
@@ -75,13 +76,7 @@ impl ForecastCommand {
             }
             share => share,
         };
-        let deadline_days = match &self.deadline {
-            Some(text) => Some(parse_days(text).map_err(|error| match error {
-                Error::Input(input) => Error::Input(input.key("--deadline")),
-                other => other,
-            })?),
-            None => asked.deadline_days,
-        };
+        let deadline_days = deadline_days(self.deadline.as_deref(), &scenario)?;
         let mut results = Results::new(&scenario, seed);
         for path in &self.from {
             results.read(path)?;

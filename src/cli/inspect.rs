@@ -6,6 +6,7 @@ use clap::Args;
 use makespan::error::Error;
 use makespan::inspect::{Declared, JobPart, Options, inspect};
 use makespan::report::InspectReport;
+use makespan::workload::trace::TextTokens;
 
 use super::print;
 
@@ -23,6 +24,10 @@ pub(super) struct Inspect {
     /// Requests that still run, with their output lengths so far
     #[arg(long, value_name = "FILE")]
     running: Option<PathBuf>,
+    /// The model's tokenizer.json: counts prompts and answers that a file gives as text (builds with the feature
+    /// `tokenizers`); without it they are estimated from their characters
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
     /// Cap that the requests asked for, tokens
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Option<u32>,
@@ -56,6 +61,7 @@ impl Inspect {
             job,
             inputs: self.inputs.clone(),
             running: self.running.clone(),
+            texts: self.tokenizer.as_deref().map(TextTokens::from_file).transpose()?.unwrap_or_default(),
         };
         let inspection = inspect(&self.file, &options)?;
         let errors = inspection.errors().len();

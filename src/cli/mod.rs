@@ -6,6 +6,8 @@ mod diagnose;
 mod forecast;
 mod inspect;
 mod list;
+mod measured;
+mod plan;
 mod scale;
 mod show;
 mod simulate;
@@ -13,20 +15,20 @@ mod sweep;
 mod validate;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use makespan::calibrate::FitFile;
 use makespan::error::{Error, InputError};
-use makespan::inspect::{Options, inspect};
+use makespan::inspect::{Kind, Options, inspect, wrong_file};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
+use makespan::workload::trace::{CHARACTERS_PER_TOKEN, TextTokens};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
 #[derive(Parser)]
-#[command(version, max_term_width = 110, arg_required_else_help = true)]
+#[command(version, max_term_width = 110, after_help = "Without a command: plan.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,6 +36,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The whole answer, from the measured table to advice
+    Plan(plan::PlanCommand),
     /// Run a whole job once: how long, at what rate, what limited it
     Simulate(simulate::Simulate),
     /// Throughput against concurrency, beside the measured table
@@ -83,26 +87,34 @@ struct ScenarioArgs {
 
 impl ScenarioArgs {
     fn load(&self) -> anyhow::Result<Scenario> {
-        let overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let scenario = match &self.fit {
-            Some(file) => FitFile::load(file)?.scenario(&self.scenario, &overrides, !self.accept_faults)?,
-            None => Scenario::load(&self.scenario, &overrides)?,
-        };
-        if !self.accept_faults {
-            refuse_faulty_files(&scenario)?;
-        }
-        Ok(scenario)
+        self.load_with(Vec::new())
     }
-}
 
-impl ScenarioArgs {
-    /// The scenario of a command that fits: it starts from what is assumed, not from what a table taught already.
-    fn load_unfitted(&self) -> anyhow::Result<Scenario> {
+    /// The scenario of a command that fits, as [`ScenarioArgs::load_with`]: it starts from what is assumed, not from what a
+    /// table taught already.
+    fn load_unfitted(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
         if self.fit.is_some() {
             let remedy = "leave --fit out: a fit used as its own start would count its table twice";
             return Err(Error::from(InputError::new("this command makes a fit", remedy).file("--fit")).into());
         }
-        self.load()
+        self.load_with(more)
+    }
+
+    /// The scenario with what other options change in it; --set goes before them.
+    fn load_with(&self, more: Vec<Override>) -> anyhow::Result<Scenario> {
+        let mut overrides = self.overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        overrides.extend(more);
+        let of_scenario =
+            |error| wrong_file(error, Path::new(&self.scenario), "a scenario", &[Kind::Scenario, Kind::Description]);
+        let scenario = match &self.fit {
+            Some(file) => FitFile::load(file)?.scenario(&self.scenario, &overrides, !self.accept_faults),
+            None => Scenario::load(&self.scenario, &overrides),
+        };
+        let scenario = scenario.map_err(of_scenario)?;
+        if !self.accept_faults {
+            refuse_faulty_files(&scenario)?;
+        }
+        Ok(scenario)
     }
 }
 
@@ -115,8 +127,21 @@ fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
     };
     for file in [job.trace.clone(), of_law(&job.output_tokens)].into_iter().flatten() {
         let path = scenario.folder.join(file);
+        let texts = match &job.tokenizer {
+            Some(tokenizer) => TextTokens::from_file(&scenario.folder.join(tokenizer)),
+            None => Ok(TextTokens::default()),
+        };
+        let inspected = texts.and_then(|texts| inspect(&path, &Options { texts, ..Options::default() }));
         // What cannot be inspected is left to the reader that needs it, which says why.
-        let Ok(inspection) = inspect(&path, &Options::default()) else { continue };
+        let Ok(inspection) = inspected else { continue };
+        if inspection.lengths.as_ref().is_some_and(|lengths| lengths.estimated) {
+            let _ = writeln!(
+                io::stderr(),
+                "warning: lengths of texts in {} are estimates, {CHARACTERS_PER_TOKEN} characters a token: name the model's \
+                 tokenizer.json as job.tokenizer",
+                path.display()
+            );
+        }
         // Rows that are no requests are named, or left out, by the reader.
         if inspection.lengths.as_ref().is_some_and(|lengths| lengths.refused > 0) && job.skip_empty_rows != Some(true) {
             continue;
@@ -135,15 +160,18 @@ fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
 
 /// Runs the program and says how it ended.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() == 1 {
+        arguments.push("plan".into());
+    }
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         // Help and version are answers; everything else is one line, as every other error.
-        Err(asked) if !asked.use_stderr() || asked.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            asked.exit()
-        }
+        Err(asked) if !asked.use_stderr() => asked.exit(),
         Err(error) => return refuse(&usage_error(&error), 2),
     };
     let done = match cli.command {
+        Command::Plan(command) => command.run(),
         Command::Simulate(command) => command.run(),
         Command::Sweep(command) => command.run(),
         Command::Calibrate(command) => command.run(),

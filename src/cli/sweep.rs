@@ -4,12 +4,15 @@ use clap::Args;
 use makespan::experiment::{Changes, Setup, sweep};
 use makespan::report::SweepReport;
 
+use super::measured::TableArg;
 use super::{ScenarioArgs, print};
 
 #[derive(Args)]
 pub(super) struct Sweep {
     #[command(flatten)]
     scenario: ScenarioArgs,
+    #[command(flatten)]
+    table: TableArg,
     /// Concurrencies to run, as in --at 1,8,64 (default: those of the measured table)
     #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
     at: Vec<u32>,
@@ -23,7 +26,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let setup = Setup::new(&self.scenario.load()?)?;
+        let setup = Setup::new(&self.scenario.load_with(self.table.overrides()?)?)?;
         let changes = Changes { running_cap: self.cap, ..Changes::default() };
         let result = sweep(&setup, &self.at, changes, self.scenario.seed, self.replications)?;
         let cap = self.cap.unwrap_or(setup.settings.running_cap);

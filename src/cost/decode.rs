@@ -62,6 +62,7 @@ pub struct Segment {
 
 impl DecodeCost {
     /// The piece that covers a total context (in context units).
+    #[inline]
     pub fn segment(&self, context: u64) -> Segment {
         if self.segments.len() == 1 {
             return self.segments[0];
@@ -101,6 +102,8 @@ impl Pass {
 #[derive(Debug)]
 pub struct StepCost {
     parameters: CostParameters,
+    prefill_launch: Span,
+    eager_launch: Span,
     sizes: ModelSizes,
     bytes_per_s: f64,
     flops_per_s: f64,
@@ -170,6 +173,8 @@ impl StepCost {
         let state_moves = if inputs.draft_steps == 0 { plain } else { width + beside_drafts };
         StepCost {
             parameters: parameters.clone(),
+            prefill_launch: Span(attoseconds(parameters.prefill_launch_s)),
+            eager_launch: Span(attoseconds(parameters.eager_launch_s)),
             bytes_per_s,
             flops_per_s,
             draft_steps: inputs.draft_steps,
@@ -197,6 +202,7 @@ impl StepCost {
     }
 
     /// Tokens per request in a decode pass: 1, or the drafted ones and the bonus token.
+    #[inline]
     pub fn verify_width(&self) -> u32 {
         self.draft_steps + 1
     }
@@ -208,6 +214,7 @@ impl StepCost {
 
     /// Attoseconds that the bounded attention of one request (sliding windows, sparse selections) adds to each step,
     /// for a typical context of `context_tokens`.
+    #[inline]
     pub fn window_attoseconds(&self, context_tokens: f64) -> u128 {
         if self.sizes.kv.windows.is_empty() {
             return 0;
@@ -260,6 +267,7 @@ impl StepCost {
 
     /// The fixed cost, attoseconds, and the affine piece of a decode step with `batch` requests (at least 1) and a total
     /// context in context units.
+    #[inline]
     pub fn decode_at(&self, batch: u32, context: u64) -> (u128, Segment) {
         if let Some(Some(price)) = self.decode.borrow().get(batch as usize) {
             return (price.fixed_attoseconds, price.segment(context));
@@ -313,7 +321,7 @@ impl StepCost {
         let fixed_attoseconds = fixed.total().0;
         let affine = Segment { last_context: u64::MAX, extra_attoseconds: 0, slope_attoseconds: self.context_slope };
         // A step launched kernel by kernel never ends before its launch does; a longer context hides the launch.
-        let launch = if padded.is_none() { attoseconds(parameters.eager_launch_s) } else { 0 };
+        let launch = if padded.is_none() { self.eager_launch.0 } else { 0 };
         let mut segments = vec![affine];
         if launch > fixed_attoseconds {
             let hidden = launch - fixed_attoseconds;
@@ -363,6 +371,7 @@ impl StepCost {
 
     /// GPU seconds that `prefill_tokens` of prompt (with `pairs` query–context pairs of attention) add to a step that
     /// decodes `decode_rows` requests besides; a step without decodes pays its own weight pass and gap here.
+    #[inline]
     pub fn prefill_s(&self, prefill_tokens: u64, pairs: f64, decode_rows: u32, sequences: u32) -> f64 {
         let parameters = &self.parameters;
         let decode_tokens = f64::from(decode_rows) * f64::from(self.verify_width());
@@ -389,6 +398,7 @@ impl StepCost {
     }
 
     /// Weight pass of a prefill-only step, cached by its tokens: most steps read one short prompt.
+    #[inline]
     fn dense_prefill_s(&self, tokens: u64) -> f64 {
         const CACHED_TOKENS: u64 = 1 << 15;
         let price = || {
@@ -416,13 +426,10 @@ impl StepCost {
         cache[index]
     }
 
-    /// Host seconds to launch a step that holds prefill: captured pieces, or kernel by kernel above their range.
-    pub fn prefill_launch_s(&self, tokens: u64) -> f64 {
-        if tokens <= u64::from(self.graphs.prefill_max_tokens) {
-            self.parameters.prefill_launch_s
-        } else {
-            self.parameters.eager_launch_s
-        }
+    /// Host time to launch a step that holds prefill: captured pieces, or kernel by kernel above their range.
+    #[inline]
+    pub fn prefill_launch(&self, tokens: u64) -> Span {
+        if tokens <= u64::from(self.graphs.prefill_max_tokens) { self.prefill_launch } else { self.eager_launch }
     }
 
     /// Attoseconds per context unit of a decode row beside a prefill.

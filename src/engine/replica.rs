@@ -8,8 +8,8 @@ mod stride;
 mod transfers;
 mod write_only;
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
 use crate::cost::{Cause, Ledger, StepCost};
 use crate::engine::observe::{Limit, Observer};
@@ -23,7 +23,7 @@ use crate::units::{SimTime, Span};
 pub use counters::{Counters, Milestone};
 use reuse::Reuse;
 pub(super) use reuse::Start;
-use stride::{ActiveStride, IdleStep};
+use stride::{ActiveStride, Beside, Finish, IdleStep};
 pub use transfers::ReuseOutcome;
 
 /// The requests that a replica may take, as the fleet's router offers them.
@@ -32,8 +32,8 @@ pub trait Queue {
     fn peek(&mut self, known: SimTime) -> Option<&Waiting>;
     /// True when a request has arrived by `now` of which the server did not know by `known`, and none before it.
     fn unknown(&mut self, known: SimTime, now: SimTime) -> bool;
-    /// Takes the request that `peek` shows.
-    fn take(&mut self, known: SimTime) -> Option<Waiting>;
+    /// Takes the request that `peek` has just shown.
+    fn take(&mut self) -> Option<Waiting>;
     /// Puts a preempted request back, before or behind all others.
     fn put_back(&mut self, waiting: Waiting, first: bool);
     /// A request of this replica ended at `at`.
@@ -59,7 +59,8 @@ pub struct Chunk {
 #[derive(Debug)]
 pub struct Replica {
     index: usize,
-    pub(super) settings: EngineSettings,
+    /// Shared, so that a policy reads its rules while it changes the replica.
+    pub(super) settings: Rc<EngineSettings>,
     pub(super) policy: PolicyState,
     cost: StepCost,
     /// Draws of the token-exact reference.
@@ -72,7 +73,7 @@ pub struct Replica {
     pub(super) prefilling: u32,
     /// Finished sequences that the host does not know of yet: they hold their slot.
     pub(super) unreleased: Vec<u32>,
-    finish: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    finish: BinaryHeap<Finish>,
     admissions: u64,
     /// Decode steps so far: the clock of decode progress.
     pub(super) step: u64,
@@ -92,6 +93,8 @@ pub struct Replica {
     /// Prefix cache and host; `None` when neither is used.
     reuse: Option<Box<Reuse>>,
     stride: Option<ActiveStride>,
+    /// What copies do to that stretch; nothing without reuse.
+    beside: Beside,
     /// Prompt tokens that the coming step reads.
     pub(super) chunks: Vec<Chunk>,
     busy_until: SimTime,
@@ -137,6 +140,7 @@ impl Replica {
             shared_pages: 0,
             reuse: Reuse::new(&settings),
             stride: None,
+            beside: Beside::default(),
             chunks: Vec::new(),
             busy_until: SimTime::ZERO,
             last_step_start: SimTime::ZERO,
@@ -149,11 +153,12 @@ impl Replica {
             idle_step: None,
             starved: Span::ZERO,
             ramp: Span::ZERO,
-            settings,
+            settings: Rc::new(settings),
         }
     }
 
     /// When its present stretch of steps ends; `None` when idle.
+    #[inline]
     pub fn ends_at(&self) -> Option<SimTime> {
         self.stride.as_ref().map(|stride| stride.end)
     }
@@ -195,6 +200,7 @@ impl Replica {
     }
 
     /// Frees the places of finished requests that the host knows of by `known`.
+    #[inline]
     fn release(&mut self, known: SimTime, now: SimTime) {
         let mut index = 0;
         while index < self.unreleased.len() {
@@ -205,31 +211,36 @@ impl Replica {
                 continue;
             }
             self.unreleased.swap_remove(index);
-            if let Some(sequence) = self.vacate(slot) {
-                if self.settings.computes_finished_rows {
-                    self.leave_rows(&sequence);
-                } else {
-                    self.held_pages -= sequence.held_pages;
-                }
+            self.leave_batch(slot);
+            if self.settings.computes_finished_rows {
+                self.leave_rows(slot);
+            } else if let Some(sequence) = &self.slots[slot as usize] {
+                self.held_pages -= sequence.held_pages;
+            }
+            if self.reuse.is_some()
+                && let Some(sequence) = &self.slots[slot as usize]
+            {
                 // The last token is written without having been read.
                 let tokens = sequence.request.prompt_tokens + sequence.request.output_tokens - 1;
-                self.leave_in_cache(&sequence, tokens, now);
+                self.leave_in_cache(slot, tokens, now);
             }
+            self.slots[slot as usize] = None;
             self.policy.full = None;
         }
     }
 
-    /// Takes a sequence out of the batch and frees its slot.
-    fn vacate(&mut self, slot: u32) -> Option<Sequence> {
-        let sequence = self.slots[slot as usize].take();
+    /// Takes a sequence out of the batch; its slot is free once it is emptied.
+    #[inline]
+    fn leave_batch(&mut self, slot: u32) {
         self.free_slots.push(slot);
         if let Some(at) = self.running.iter().position(|&other| other == slot) {
             self.running.remove(at);
         }
-        sequence
     }
 
-    fn leave_rows(&mut self, sequence: &Sequence) {
+    #[inline]
+    fn leave_rows(&mut self, slot: u32) {
+        let Some(sequence) = &self.slots[slot as usize] else { return };
         self.context -= sequence.context(self.step);
         self.growth -= sequence.growth;
         self.window_attoseconds -= sequence.window_attoseconds;
@@ -247,17 +258,19 @@ impl Replica {
         queue: &mut impl Queue,
         observer: &mut O,
     ) {
-        let step = self.step;
-        let Some(mut sequence) = self.vacate(slot) else { return };
+        let Some(sequence) = &self.slots[slot as usize] else { return };
         self.counters.preemptions += 1;
-        let generated = sequence.generated(step);
+        let generated = sequence.generated(self.step);
         if sequence.phase == Phase::Prefill {
             self.prefilling -= 1;
             self.held_pages -= sequence.held_pages;
         } else {
-            self.leave_rows(&sequence);
+            self.leave_rows(slot);
+            self.finish.retain(|finish| finish.slot != slot);
         }
-        let swapped_pages = self.leave_preempted(&sequence, now);
+        self.leave_batch(slot);
+        let swapped_pages = self.leave_preempted(slot, now);
+        let Some(mut sequence) = self.slots[slot as usize].take() else { return };
         self.policy.full = None;
         sequence.preemptions += 1;
         observer.preempted(self.index, &sequence, now);
@@ -280,6 +293,7 @@ impl Replica {
 
     /// Gives a waiting request a place and `held_tokens` of the pool, those at its start included. It reads the rest of
     /// its prompt in the coming steps; one that was swapped goes on where it was.
+    #[inline]
     pub(super) fn admit(&mut self, waiting: Waiting, held_tokens: u32, start: Start, now: SimTime) -> u32 {
         self.admissions += 1;
         let progress = waiting.progress.as_deref();
@@ -287,12 +301,16 @@ impl Replica {
         let prefill_goal = waiting.request.prompt_tokens + generated;
         let held_pages = self.pages(u64::from(held_tokens)) - start.pages;
         let swapped_pages = progress.map_or(0, |progress| progress.swapped_pages);
-        let sequence = Sequence {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize] = Some(Sequence {
             request: waiting.request,
             admission: self.admissions,
             phase: Phase::Prefill,
             prefill_goal,
-            prefilled: 0,
+            prefilled: start.tokens,
             generated_before: generated,
             start_step: self.step,
             finish_step: 0,
@@ -300,31 +318,23 @@ impl Replica {
             growth: progress.map_or(0, |progress| progress.growth),
             window_attoseconds: 0,
             held_pages,
-            shared_pages: 0,
-            lock: None,
-            branch_pages: 0,
+            shared_pages: start.pages,
+            lock: start.lock,
+            branch_pages: start.branch_pages,
             uncached: progress.is_some_and(|progress| progress.uncached),
-            loading: false,
+            loading: start.is_loading(),
             submitted_at: waiting.submitted_at,
             admitted_at: progress.map_or(now, |progress| progress.admitted_at),
             first_token_at: progress.map_or(SimTime::NEVER, |progress| progress.first_token_at),
             finished_at: SimTime::NEVER,
             preemptions: progress.map_or(0, |progress| progress.preemptions),
-        };
+        });
         self.held_pages += held_pages;
         self.prefilling += 1;
-        let slot = match self.free_slots.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = Some(sequence);
-                slot
-            }
-            None => {
-                self.slots.push(Some(sequence));
-                self.slots.len() as u32 - 1
-            }
-        };
         self.running.push(slot);
-        self.attach(slot, start);
+        if start.is_loading() {
+            self.await_load(slot, self.admissions, start);
+        }
         if swapped_pages > 0 {
             self.swap_in(swapped_pages, now);
             self.go_on(slot);
@@ -333,6 +343,7 @@ impl Replica {
     }
 
     /// Which limit the running cap is.
+    #[inline]
     pub(super) fn cap_limit(&self) -> Limit {
         match self.settings.cap_source {
             RunningCap::MaxRunning => Limit::MaxRunning,
@@ -347,19 +358,23 @@ impl Replica {
     /// When a request can never fit.
     pub fn start<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) -> Result<()> {
         debug_assert!(self.stride.is_none(), "a replica plans between strides");
-        self.settle_transfers(now);
+        if self.reuse.is_some() {
+            self.settle_transfers(now);
+        }
         let was_busy = self.busy_until == now && self.first_work.is_some();
         let mut known =
             if self.settings.overlap && was_busy { self.host_free_at.max(self.last_step_start) } else { now };
-        self.release(known, now);
-        let mut verdict = policy::plan(self, now, known, queue, observer)?;
-        if self.nothing_to_run() && (known < now || !self.unreleased.is_empty()) {
+        let (verdict, idle) = loop {
+            self.release(known, now);
+            let verdict = policy::plan(self, now, known, queue, observer)?;
+            let idle = self.nothing_to_run();
+            if !idle || known >= now && self.unreleased.is_empty() {
+                break (verdict, idle);
+            }
             // Nothing to overlap with: the host catches up at once.
             known = now;
-            self.release(known, now);
-            verdict = policy::plan(self, now, known, queue, observer)?;
-        }
-        if self.nothing_to_run() {
+        };
+        if idle {
             if let Some(end) = self.next_transfer_end(verdict.limit == Some(Limit::KvPool)) {
                 self.begin_work(now);
                 self.start_wait(now, end);
@@ -376,7 +391,9 @@ impl Replica {
             return Ok(());
         }
         self.begin_work(now);
-        self.make_room(now);
+        if self.reuse.is_some() {
+            self.make_room(now);
+        }
         let limit = verdict.limit.unwrap_or_else(|| if queue.more() { Limit::Client } else { Limit::Drain });
         if self.ramp_end.is_none() && self.chunks.is_empty() {
             self.ramp_end = Some(Milestone { at: now, written: self.written });
@@ -397,6 +414,7 @@ impl Replica {
     }
 
     /// Closes the books on the time since the last step.
+    #[inline]
     fn begin_work(&mut self, now: SimTime) {
         if self.busy_until < now {
             let gap = now.since(self.busy_until);
@@ -406,6 +424,7 @@ impl Replica {
     }
 
     /// True when no prompt is to be read and every row has ended already.
+    #[inline]
     fn nothing_to_run(&self) -> bool {
         let ended = if self.settings.computes_finished_rows { self.unreleased.len() as u32 } else { 0 };
         self.chunks.is_empty() && self.rows == ended

@@ -97,11 +97,13 @@ pub struct Sequence {
 
 impl Sequence {
     /// Context of the step that runs at decode counter `step`, context units.
+    #[inline]
     pub fn context(&self, step: u64) -> u64 {
         self.context_start + self.growth * (step - self.start_step)
     }
 
     /// Output tokens written before decode counter `step`.
+    #[inline]
     pub fn generated(&self, step: u64) -> u32 {
         if self.phase == Phase::Prefill {
             return self.generated_before;
@@ -111,6 +113,7 @@ impl Sequence {
     }
 
     /// What its decode phase has written by decode counter `step`, context units.
+    #[inline]
     pub fn written(&self, step: u64) -> u64 {
         self.growth * (step - self.start_step)
     }
@@ -122,6 +125,7 @@ impl Sequence {
     }
 
     /// True when it reads again what it had before a preemption.
+    #[inline]
     pub fn recomputes(&self) -> bool {
         self.preemptions > 0
     }

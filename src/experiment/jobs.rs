@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::inspect::{Kind, wrong_file};
 use crate::model::scenario::{Rows, Scenario};
 use crate::model::workload::{ArrivalLaw, LengthLaw, Order};
 use crate::random::Streams;
@@ -12,7 +13,7 @@ use crate::workload::Request;
 use crate::workload::arrivals::{ArrivalTimes, Arrivals};
 use crate::workload::law::Law;
 use crate::workload::source::{Cursor, Lengths, Limits, RowDraw, Workload};
-use crate::workload::trace::{Trace, TraceOptions};
+use crate::workload::trace::{TextTokens, Trace, TraceOptions};
 
 /// Laws or trace of a job, read once and used by every run.
 #[derive(Clone)]
@@ -46,8 +47,22 @@ impl JobSource {
         let job = &scenario.tables.job;
         let mut trace = None;
         let lengths = if let Some(path) = &job.trace {
-            let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false) };
-            let rows = Arc::new(Trace::read(&scenario.folder.join(path), options).map_err(|e| named(e, "job.trace"))?);
+            let texts = match &job.tokenizer {
+                Some(file) => {
+                    TextTokens::from_file(&scenario.folder.join(file)).map_err(|e| named(e, "job.tokenizer"))?
+                }
+                None => TextTokens::default(),
+            };
+            let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false), texts };
+            let path = scenario.folder.join(path);
+            let of_requests =
+                |error| wrong_file(error, &path, "a file of requests", &[Kind::Requests, Kind::Benchmark]);
+            let rows = Trace::read(&path, options).map_err(of_requests).map_err(|e| named(e, "job.trace"))?;
+            if job.tokenizer.is_some() && !rows.format.has_text() {
+                let found = format!("{} has numbers of tokens and no text", rows.format);
+                return Err(scenario.error("job.tokenizer", found, "leave it out: there is nothing to count"));
+            }
+            let rows = Arc::new(rows);
             trace = Some(rows.clone());
             let draw = match job.rows {
                 Some(Rows::WithReplacement) => RowDraw::WithReplacement,
@@ -58,7 +73,15 @@ impl JobSource {
             let law = |value: &Option<toml::Value>, key: &str| -> Result<Law> {
                 let value = value.clone().unwrap_or(toml::Value::Integer(0));
                 let description = LengthLaw::from_toml(&value, key, &scenario.folder).map_err(|e| named(e, key))?;
-                Law::from_description(&description, key).map_err(|e| named(e, key))
+                let file = match &description {
+                    LengthLaw::File { file, .. } | LengthLaw::Finished { file, .. } => Some(file),
+                    _ => None,
+                };
+                let of_lengths = |error| match file {
+                    Some(file) => wrong_file(error, file, "a file of lengths", &[Kind::Requests, Kind::Benchmark]),
+                    None => error,
+                };
+                Law::from_description(&description, key).map_err(of_lengths).map_err(|e| named(e, key))
             };
             Lengths::Laws {
                 prompt: law(&job.prompt_tokens, "job.prompt_tokens")?,

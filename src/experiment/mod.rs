@@ -21,7 +21,7 @@ pub use drivers::{Driver, Drivers, VARIATION, drivers};
 pub use forecast::{CHECKED_EVERY, CONFIDENCE, Extent, Forecast, Quantile, parse_days, run as run_forecast};
 pub use jobs::{JobSource, JobStream};
 pub use options::{Choice, choices};
-pub use replicate::{Reduced, Replication, Truncated, check_unknowns, replicate, run_at};
+pub use replicate::{Reduced, Replication, Truncated, check_unknowns, replicate, run_at, settled};
 pub use results::Results;
 pub use scale::{Explanation, Mechanism, Point, explain, scale};
 pub use setup::{Changes, Setup};

@@ -91,6 +91,13 @@ pub fn replicate(scenario: &Scenario, seed: u64, index: u64) -> Result<Replicati
     })
 }
 
+/// The scenario at its own values: nothing is drawn.
+pub fn settled(scenario: &Scenario) -> Scenario {
+    let mut settled = scenario.clone();
+    settled.unknowns.clear();
+    settled
+}
+
 /// Finds out whether the ends of every law, and each of its choices, make a scenario that can be set up, before a long
 /// run ends at a draw that cannot.
 ///
@@ -163,6 +170,27 @@ impl Reduced {
             Some(rate) => outcome.makespan.as_s() + missing * served * per_request / rate,
             None => outcome.makespan.as_s() * self.factor(),
         }
+    }
+
+    /// Replication `index` of the longer job, as far as the shorter one tells.
+    ///
+    /// # Errors
+    /// As [`run_at`].
+    pub fn replicate(&self, seed: u64, index: u64) -> Result<Replication> {
+        let streams = Streams::new(seed, index);
+        let units = self.scenario.units(streams);
+        let mut truncated = Truncated::default();
+        let (_, outcome) = run_at(&self.scenario, &units, streams, &mut truncated)?;
+        let whole = |count: u64| (count as f64 * self.factor()).round() as u64;
+        Ok(Replication {
+            index,
+            makespan_s: self.makespan_s(&outcome),
+            completed: whole(outcome.completed),
+            rejected: whole(outcome.rejected),
+            truncated: whole(truncated.0),
+            output_tokens: whole(outcome.output_tokens),
+            units,
+        })
     }
 
     /// Runs it and returns the longer job's makespan, seconds.

@@ -6,7 +6,7 @@ use toml::Value;
 
 use crate::engine::observe::Unobserved;
 use crate::error::{Error, InputError, Result};
-use crate::experiment::replicate::{Reduced, run_at};
+use crate::experiment::replicate::{Reduced, run_at, settled};
 use crate::experiment::setup::Setup;
 use crate::model::scenario::{Override, Scenario};
 use crate::random::Streams;
@@ -119,7 +119,7 @@ pub fn scale(
     let ranks = setup.tensor_parallel;
     let rates = |mechanism: Mechanism, gpus: u32| -> Result<Vec<(f64, f64)>> {
         let changed = scenario.with(&mechanism.set(gpus, setup.parameters.step_gap_s, gpus / ranks))?;
-        let settled = without_unknowns(&changed)?;
+        let settled = settled(&changed);
         let one = |index: u64| -> Result<(f64, f64)> {
             let (_, outcome) = run_at(&settled, &[], Streams::new(seed, index), &mut Unobserved)?;
             finished();
@@ -151,13 +151,6 @@ pub fn scale(
     Ok(points)
 }
 
-/// The scenario at its own values: nothing is drawn.
-fn without_unknowns(scenario: &Scenario) -> Result<Scenario> {
-    let mut settled = scenario.clone();
-    settled.unknowns.clear();
-    Ok(settled)
-}
-
 /// A value that would explain a loss.
 #[derive(Clone, Debug)]
 pub struct Explanation {
@@ -178,12 +171,12 @@ pub struct Explanation {
 pub fn explain(scenario: &Scenario, shares: &[f64], seed: u64) -> Result<Vec<Explanation>> {
     let perfect =
         [change("fleet.dispatch", Value::String("shared".into())), change("fleet.speed_spread", Value::Float(0.0))];
-    let base = without_unknowns(&scenario.with(&perfect)?)?;
+    let base = settled(&scenario.with(&perfect)?);
     let setup = Setup::new(&base)?;
     let reduced = Reduced::new(&base)?;
     let rate = |key: &str, value: f64| -> Result<f64> {
         let changed = base.with(&[change(key, Value::Float(value))])?;
-        let job = Reduced { scenario: without_unknowns(&changed)?, ..reduced };
+        let job = Reduced { scenario: settled(&changed), ..reduced };
         Ok(1.0 / job.run(&[], Streams::new(seed, 0))?)
     };
     let whole = 1.0 / reduced.run(&[], Streams::new(seed, 0))?;

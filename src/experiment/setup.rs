@@ -19,6 +19,8 @@ use crate::engine::speculation::Speculation;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
 use crate::experiment::reuse::{Basis, ReusePlan, prompts, refuse_sharing_without_cache};
+use crate::inspect::{self, wrong_file};
+use crate::model::Configured;
 use crate::model::builtin::{Kind, find};
 use crate::model::engine::{Engine, Policy, parse_version};
 use crate::model::hardware::Hardware;
@@ -59,6 +61,8 @@ pub struct Setup {
     pub hardware: Option<Hardware>,
     /// Sizes of the model.
     pub sizes: ModelSizes,
+    /// How each size was found, where the model comes from its own config.json.
+    pub derivation: Vec<String>,
     /// The engine's memory arithmetic; `None` for a fixed rate.
     pub limits: Option<Limits>,
     /// Efficiencies and fixed costs.
@@ -113,7 +117,13 @@ impl Setup {
             other => other,
         };
         let hardware = Hardware::find(&relative(scenario, hardware_name)).map_err(|e| located(e, "fleet.hardware"))?;
-        let llm = Llm::find(&relative(scenario, &model.llm)).map_err(|e| located(e, "model.llm"))?;
+        let llm_name = relative(scenario, &model.llm);
+        let of_model = |error| {
+            let path = std::path::Path::new(&llm_name);
+            wrong_file(error, path, "a model", &[inspect::Kind::ModelConfig, inspect::Kind::Description])
+        };
+        let Configured { llm, derivation } =
+            Llm::configured(&llm_name).map_err(of_model).map_err(|e| located(e, "model.llm"))?;
         let weights = model.weights.clone().unwrap_or_else(|| llm.default_weights.clone());
         let quantisation =
             Quantisation::find(&relative(scenario, &weights)).map_err(|e| located(e, "model.weights"))?;
@@ -204,6 +214,7 @@ impl Setup {
             flops_per_s: nominal * power_share,
             hardware: Some(hardware),
             sizes,
+            derivation,
             limits: Some(found),
             parameters,
             settings,
@@ -793,6 +804,7 @@ fn fixed_rate(scenario: &Scenario, engine: Engine) -> Result<Setup> {
         engine,
         hardware: None,
         sizes,
+        derivation: Vec::new(),
         limits: None,
         parameters,
         settings,

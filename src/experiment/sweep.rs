@@ -1,5 +1,7 @@
 //! Throughput against concurrency, run as the benchmark was, beside the measured table.
 
+use std::path::Path;
+
 use rayon::prelude::*;
 
 use crate::cost::Ledger;
@@ -8,6 +10,8 @@ use crate::engine::settings::Stride;
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
 use crate::experiment::setup::{Changes, Setup};
+use crate::inspect;
+use crate::measured::import::read_folder;
 use crate::measured::{Table, output_tok_per_s, read_about, read_table};
 use crate::model::builtin::{Kind, find};
 use crate::random::Streams;
@@ -70,7 +74,7 @@ struct Point {
     measured_tok_per_s: Option<f64>,
 }
 
-/// Reads the scenario's measured table.
+/// Reads the scenario's measured table: a built-in one, a table, a result file of a benchmark tool, or a folder of such.
 ///
 /// # Errors
 /// When it cannot be found or read.
@@ -79,14 +83,25 @@ pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
         return Ok(None);
     };
     let joined = setup.scenario.folder.join(named);
+    let folder = [joined.as_path(), Path::new(named)].into_iter().find(|path| path.is_dir());
+    if let Some(folder) = folder {
+        return Ok(Some((named.clone(), read_folder(folder)?.table)));
+    }
     let name = if crate::files::is_file(&joined) { joined.display().to_string() } else { named.clone() };
-    let csv =
-        if name.ends_with(".csv") || crate::files::is_file(&joined) { name.clone() } else { format!("{name}.csv") };
+    let path = Path::new(&name);
+    let csv = if name.ends_with(".csv") || crate::files::is_file(path) { name.clone() } else { format!("{name}.csv") };
     let found = find(Kind::Measured, &csv).map_err(|error| match error {
         Error::Input(input) => Error::Input(setup.scenario.locate(input.key("benchmark.table"))),
         other => other,
     })?;
-    let mut table = read_table(found.text()?, &found.file)?;
+    let read = found.text().and_then(|text| Ok(read_table(text, &found.file)?));
+    let fits = [inspect::Kind::Benchmark, inspect::Kind::MeasuredTable];
+    let mut table =
+        read.map_err(
+            |error| {
+                if found.built_in { error } else { inspect::wrong_file(error, path, "a measured table", &fits) }
+            },
+        )?;
     let about = csv.trim_end_matches(".csv");
     if let Ok(found) = find(Kind::Measured, &if found.built_in { about.to_owned() } else { format!("{about}.toml") }) {
         table = table.with_about(read_about(found.text()?, &found.file)?);

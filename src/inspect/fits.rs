@@ -1,15 +1,21 @@
 //! Laws with few parameters fitted to lengths by maximum likelihood, compared by Akaike's criterion.
 //!
-//! They summarise and extrapolate; for planning, the file itself is the better law. Lengths of 0 are left out.
+//! They summarise and extrapolate; for planning, the file itself is the better law. Lengths of 0 are left out. A length
+//! that is only a lower bound (cut by a cap, or still running) counts with the chance of more than it: a fit to cut
+//! lengths as if they were whole would put a narrow law onto the cap.
 
 use serde::Serialize;
-use statrs::function::gamma::{digamma, gamma_lr, ln_gamma};
+use statrs::function::gamma::{digamma, gamma_lr, gamma_ur, ln_gamma};
 
-use super::counts::Counts;
+use super::mixture::{Normal, climb, two_lognormals};
+use crate::workload::finished::{Seen, Survival};
 use crate::workload::law::normal_cdf;
 
 /// Values above this many are put into as many bins for the search; the likelihood is that of all values.
 const MOST_VALUES: usize = 1024;
+
+/// Bins of the lower bounds in the search for a gamma law, which has no closed form with them.
+const BOUNDS: usize = 48;
 
 /// One fitted law.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,44 +34,60 @@ pub struct Fit {
     aic: f64,
 }
 
-type Values = Vec<(f64, f64)>;
+/// Lengths above 0 with their weights, rising.
+pub(super) type Values = Vec<(f64, f64)>;
 
-#[derive(Clone, Copy, Debug)]
-struct Normal {
-    share: f64,
-    mu: f64,
-    sigma: f64,
+/// What is fitted.
+struct Data {
+    /// Whole lengths.
+    whole: Values,
+    /// Lower bounds.
+    bounds: Values,
+    /// Kaplan and Meier's estimate: lengths and shares.
+    steps: Values,
 }
 
-/// Fits of lognormal, gamma, Weibull and two lognormals, best first; none for fewer than 20 lengths or 3 values.
-pub fn fits(counts: &Counts) -> Vec<Fit> {
-    let values: Values = counts.iter().filter(|(x, _)| *x > 0).map(|(x, w)| (f64::from(x), w)).collect();
-    let n: f64 = values.iter().map(|(_, weight)| weight).sum();
-    if n < 20.0 || values.len() < 3 {
+fn total(values: &Values) -> f64 {
+    values.iter().map(|(_, weight)| weight).sum()
+}
+
+/// Fits of lognormal, gamma, Weibull and two lognormals, best first; none for fewer than 20 whole lengths or 3 values.
+pub fn fits(seen: &[Seen]) -> Vec<Fit> {
+    let of = |weight: fn(&Seen) -> f64| -> Values {
+        let kept = seen.iter().filter(|it| it.tokens > 0 && weight(it) > 0.0);
+        kept.map(|it| (f64::from(it.tokens), weight(it))).collect()
+    };
+    let (whole, mut bounds) = (of(|it| it.complete), of(|it| it.censored));
+    bounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let Ok(survival) = Survival::kaplan_meier(seen.to_vec()) else { return Vec::new() };
+    let data = Data { whole, bounds, steps: survival.steps().to_vec() };
+    let n = total(&data.whole);
+    if n < 20.0 || data.whole.len() < 3 {
         return Vec::new();
     }
-    let mean = |f: &dyn Fn(f64) -> f64| values.iter().map(|(x, w)| w * f(*x)).sum::<f64>() / n;
-    let (mean_x, mean_ln) = (mean(&|x| x), mean(&f64::ln));
+    let mean = |f: &dyn Fn(f64) -> f64| data.whole.iter().map(|(x, w)| w * f(*x)).sum::<f64>() / n;
+    let mean_ln = mean(&f64::ln);
     let sigma = mean(&|x| (x.ln() - mean_ln).powi(2)).sqrt().max(1e-3);
-    let one = Normal { share: 1.0, mu: mean_ln, sigma };
-    let mut fits = vec![made("lognormal", vec![("median", mean_ln.exp()), ("sigma", sigma)], 2, &values, &|x| {
-        (ln_density(x, one), normal_cdf((x.ln() - one.mu) / one.sigma))
+    let ([one], _) = climb(&data.whole, &data.bounds, [Normal { share: 1.0, mu: mean_ln, sigma }]);
+    let mut fits = vec![made("lognormal", vec![("median", one.mu.exp()), ("sigma", one.sigma)], 2, &data, &|x| {
+        (one.ln_density(x), normal_cdf((x.ln() - one.mu) / one.sigma))
     })];
-    if let Some(shape) = gamma_shape(mean_x.ln() - mean_ln) {
-        let scale = mean_x / shape;
-        let parameters = vec![("mean", mean_x), ("cv", shape.powf(-0.5))];
-        fits.push(made("gamma", parameters, 2, &values, &|x| {
+    if let Some((shape, scale)) = gamma(&data, mean(&|x| x), mean_ln) {
+        let parameters = vec![("mean", shape * scale), ("cv", shape.powf(-0.5))];
+        fits.push(made("gamma", parameters, 2, &data, &|x| {
             let ln = (shape - 1.0) * x.ln() - x / scale - shape * scale.ln() - ln_gamma(shape);
             (ln, gamma_lr(shape, x / scale))
         }));
     }
-    if let Some((shape, scale)) = weibull(&values, mean_ln) {
-        fits.push(made("weibull", vec![("shape", shape), ("scale", scale)], 2, &values, &|x| {
+    if let Some((shape, scale)) = weibull(&data, mean_ln) {
+        fits.push(made("weibull", vec![("shape", shape), ("scale", scale)], 2, &data, &|x| {
             let z = x / scale;
             (shape.ln() - scale.ln() + (shape - 1.0) * z.ln() - z.powf(shape), -(-z.powf(shape)).exp_m1())
         }));
     }
-    if let Some(parts) = two_lognormals(&binned(&values)) {
+    let starts = binned(&data.steps, MOST_VALUES);
+    if let Some(parts) = two_lognormals(&binned(&data.whole, MOST_VALUES), &binned(&data.bounds, MOST_VALUES), &starts)
+    {
         let [a, b] = parts;
         let parameters = vec![
             ("share", a.share),
@@ -75,8 +97,8 @@ pub fn fits(counts: &Counts) -> Vec<Fit> {
             ("median", b.mu.exp()),
             ("sigma", b.sigma),
         ];
-        fits.push(made("mixture", parameters, 5, &values, &|x| {
-            let density: f64 = parts.iter().map(|part| part.share * ln_density(x, *part).exp()).sum();
+        fits.push(made("mixture", parameters, 5, &data, &|x| {
+            let density: f64 = parts.iter().map(|part| part.share * part.ln_density(x).exp()).sum();
             let below = parts.iter().map(|part| part.share * normal_cdf((x.ln() - part.mu) / part.sigma)).sum();
             (density.max(f64::MIN_POSITIVE).ln(), below)
         }));
@@ -93,19 +115,20 @@ fn made(
     law: &'static str,
     parameters: Vec<(&'static str, f64)>,
     free: u32,
-    values: &Values,
+    data: &Data,
     at: &dyn Fn(f64) -> (f64, f64),
 ) -> Fit {
-    let n: f64 = values.iter().map(|(_, weight)| weight).sum();
-    let (mut likelihood, mut below, mut ks) = (0.0, 0.0, 0f64);
-    for (x, weight) in values {
-        let (ln_density, cdf) = at(*x);
-        likelihood += weight * ln_density;
+    let whole: f64 = data.whole.iter().map(|(x, weight)| weight * at(*x).0).sum();
+    let above = |x: f64| (1.0 - at(x).1).max(f64::MIN_POSITIVE).ln();
+    let bounds: f64 = data.bounds.iter().map(|(x, weight)| weight * above(*x)).sum();
+    let (mut below, mut ks) = (0.0, 0f64);
+    for (x, share) in &data.steps {
+        let cdf = at(*x).1;
         ks = ks.max((cdf - below).abs());
-        below += weight / n;
+        below += share;
         ks = ks.max((cdf - below).abs());
     }
-    let aic = 2.0 * f64::from(free) - 2.0 * likelihood;
+    let aic = 2.0 * f64::from(free) - 2.0 * (whole + bounds);
     Fit { law, toml: toml(law, &parameters), parameters, delta_aic: 0.0, ks, aic }
 }
 
@@ -126,11 +149,6 @@ fn toml(law: &str, parameters: &[(&str, f64)]) -> String {
     } else {
         format!("{{ law = \"{law}\", {} }}", written(parameters))
     }
-}
-
-fn ln_density(x: f64, part: Normal) -> f64 {
-    let z = (x.ln() - part.mu) / part.sigma;
-    -x.ln() - part.sigma.ln() - 0.5 * (2.0 * std::f64::consts::PI).ln() - 0.5 * z * z
 }
 
 /// The shape k with ln k - ψ(k) = `gap` (Minka 2002: Newton on 1/k).
@@ -156,12 +174,55 @@ fn gamma_shape(gap: f64) -> Option<f64> {
     Some(shape)
 }
 
-/// Shape and scale: the shape solves Σ x^k ln x / Σ x^k - 1/k = mean of ln x.
-fn weibull(values: &Values, mean_ln: f64) -> Option<(f64, f64)> {
-    let largest = values.last()?.0;
+/// Shape and scale. Without lower bounds the likelihood has one equation; with them it is searched for its top.
+fn gamma(data: &Data, mean_x: f64, mean_ln: f64) -> Option<(f64, f64)> {
+    let start = gamma_shape(mean_x.ln() - mean_ln)?;
+    if data.bounds.is_empty() {
+        return Some((start, mean_x / start));
+    }
+    let n = total(&data.whole);
+    let bounds = binned(&data.bounds, BOUNDS);
+    let likelihood = |shape: f64, scale: f64| {
+        let whole = n * ((shape - 1.0) * mean_ln - mean_x / scale - shape * scale.ln() - ln_gamma(shape));
+        let above = |x: f64| gamma_ur(shape, x / scale).max(f64::MIN_POSITIVE).ln();
+        whole + bounds.iter().map(|(x, weight)| weight * above(*x)).sum::<f64>()
+    };
+    // Lower bounds only raise the scale of a given shape.
+    let scale = |shape: f64| {
+        let least = (mean_x / shape).ln();
+        highest(least, least + 4.0, &|ln| likelihood(shape, ln.exp())).exp()
+    };
+    let shape = highest(start.ln() - 3.0, start.ln() + 1.0, &|ln| likelihood(ln.exp(), scale(ln.exp()))).exp();
+    Some((shape, scale(shape)))
+}
+
+/// Where a function with one top between `low` and `high` is highest (golden section).
+fn highest(mut low: f64, mut high: f64, f: &dyn Fn(f64) -> f64) -> f64 {
+    let golden = (f64::sqrt(5.0) - 1.0) / 2.0;
+    let (mut a, mut b) = (high - golden * (high - low), low + golden * (high - low));
+    let (mut at_a, mut at_b) = (f(a), f(b));
+    for _ in 0..36 {
+        if at_a > at_b {
+            (high, b, at_b) = (b, a, at_a);
+            a = high - golden * (high - low);
+            at_a = f(a);
+        } else {
+            (low, a, at_a) = (a, b, at_b);
+            b = low + golden * (high - low);
+            at_b = f(b);
+        }
+    }
+    0.5 * (low + high)
+}
+
+/// Shape and scale: the shape solves Σ x^k ln x / Σ x^k - 1/k = mean of ln x, with the sums over all and the mean over
+/// whole lengths.
+fn weibull(data: &Data, mean_ln: f64) -> Option<(f64, f64)> {
+    let all = || data.whole.iter().chain(&data.bounds);
+    let largest = all().map(|(x, _)| *x).reduce(f64::max)?;
     // x over the largest, so that powers stay below 1.
     let sums = |shape: f64| {
-        values.iter().fold((0.0, 0.0), |(plain, with_ln), (x, weight)| {
+        all().fold((0.0, 0.0), |(plain, with_ln), (x, weight)| {
             let power = weight * (x / largest).powf(shape);
             (plain + power, with_ln + power * x.ln())
         })
@@ -173,17 +234,16 @@ fn weibull(values: &Values, mean_ln: f64) -> Option<(f64, f64)> {
         if with_ln / plain - 1.0 / shape > mean_ln { high = shape } else { low = shape }
     }
     let shape = f64::sqrt(low * high);
-    let n: f64 = values.iter().map(|(_, weight)| weight).sum();
-    Some((shape, largest * (sums(shape).0 / n).powf(1.0 / shape)))
+    Some((shape, largest * (sums(shape).0 / total(&data.whole)).powf(1.0 / shape)))
 }
 
-/// At most [`MOST_VALUES`] values: neighbours are joined at their mean.
-fn binned(values: &Values) -> Values {
-    if values.len() <= MOST_VALUES {
+/// At most `most` values: neighbours are joined at their mean.
+fn binned(values: &Values, most: usize) -> Values {
+    if values.len() <= most {
         return values.clone();
     }
     let (low, high) = (values[0].0.ln(), values[values.len() - 1].0.ln());
-    let bin = |x: f64| ((x.ln() - low) / (high - low) * MOST_VALUES as f64) as usize;
+    let bin = |x: f64| ((x.ln() - low) / (high - low) * most as f64) as usize;
     let groups = values.chunk_by(|a, b| bin(a.0) == bin(b.0));
     groups
         .map(|group| {
@@ -193,77 +253,23 @@ fn binned(values: &Values) -> Values {
         .collect()
 }
 
-/// Expectation and maximisation from a few starts; the least spread keeps a part from falling onto one value.
-fn two_lognormals(values: &Values) -> Option<[Normal; 2]> {
-    let n: f64 = values.iter().map(|(_, weight)| weight).sum();
-    let quantile = |p: f64| {
-        let mut below = 0.0;
-        let found = values.iter().find(|(_, weight)| {
-            below += weight;
-            below >= p * n
-        });
-        found.or(values.last()).map_or(0.0, |(x, _)| x.ln())
-    };
-    let starts = [
-        (0.25, 0.75, 0.5, 0.5),
-        (0.1, 0.6, 0.8, 0.5),
-        (0.4, 0.95, 0.5, 0.5),
-        (0.4, 0.85, 0.8, 0.1),
-        (0.2, 0.5, 0.2, 0.9),
-    ];
-    let runs = starts.map(|(a, b, sigma_a, sigma_b)| {
-        let start = [(a, sigma_a), (b, sigma_b)].map(|(p, sigma)| Normal { share: 0.5, mu: quantile(p), sigma });
-        climb(values, n, start)
-    });
-    let best = runs.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let [a, b] = best.0;
-    Some(if a.mu <= b.mu { [a, b] } else { [b, a] })
-}
-
-fn climb(values: &Values, n: f64, start: [Normal; 2]) -> ([Normal; 2], f64) {
-    let logs: Values = values.iter().map(|(x, weight)| (x.ln(), *weight)).collect();
-    let mut parts = start;
-    let mut before = f64::NEG_INFINITY;
-    for _ in 0..500 {
-        let mut sums = [[0.0f64; 3]; 2];
-        let mut likelihood = 0.0;
-        for (y, weight) in &logs {
-            let density = parts.map(|part| {
-                let z = (y - part.mu) / part.sigma;
-                part.share / part.sigma * (-0.5 * z * z).exp()
-            });
-            let total = (density[0] + density[1]).max(f64::MIN_POSITIVE);
-            likelihood += weight * total.ln();
-            for (sum, density) in sums.iter_mut().zip(density) {
-                let part = weight * density / total;
-                sum[0] += part;
-                sum[1] += part * y;
-                sum[2] += part * y * y;
-            }
-        }
-        for (part, [weight, first, second]) in parts.iter_mut().zip(sums) {
-            if weight > 1e-9 * n {
-                let mu = first / weight;
-                *part = Normal { share: weight / n, mu, sigma: (second / weight - mu * mu).max(0.0).sqrt().max(0.03) };
-            }
-        }
-        if likelihood - before < 1e-9 * n {
-            return (parts, likelihood);
-        }
-        before = likelihood;
-    }
-    (parts, before)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workload::Law;
 
-    fn sample(law: &Law, n: u32) -> Counts {
-        let mut counts = Counts::default();
-        (0..n).for_each(|row| counts.add(law.quantile((f64::from(row) + 0.5) / f64::from(n)).round() as u32, 1.0));
-        counts
+    /// Quantiles of a law; those above `cap` are cut there.
+    fn cut(law: &Law, n: u32, cap: u32) -> Vec<Seen> {
+        let quantile = |row: u32| law.quantile((f64::from(row) + 0.5) / f64::from(n)).round() as u32;
+        let seen = |tokens: u32| {
+            let censored = f64::from(u8::from(tokens > cap));
+            Seen { tokens: tokens.min(cap), complete: 1.0 - censored, censored }
+        };
+        (0..n).map(|row| seen(quantile(row))).collect()
+    }
+
+    fn sample(law: &Law, n: u32) -> Vec<Seen> {
+        cut(law, n, u32::MAX)
     }
 
     #[test]
@@ -293,10 +299,34 @@ mod tests {
         assert!(best.toml.starts_with("{ law = \"mixture\", parts = [{ law = \"lognormal\", share = 0."));
     }
 
+    /// A cap that cuts a tenth and more of the lengths must not bend the law that is found.
+    #[test]
+    fn a_law_is_found_again_below_a_cap() {
+        let cases = [
+            (Law::lognormal(1000.0, 0.9).unwrap(), "lognormal", vec![1000.0, 0.9]),
+            (Law::gamma(800.0, 0.6).unwrap(), "gamma", vec![800.0, 0.6]),
+            (Law::weibull(1.5, 700.0).unwrap(), "weibull", vec![1.5, 700.0]),
+        ];
+        for (law, name, expected) in cases {
+            let fits = fits(&cut(&law, 20_000, 1200));
+            let own = fits.iter().find(|fit| fit.law == name).unwrap();
+            for ((parameter, value), expected) in own.parameters.iter().zip(expected) {
+                assert!((value / expected - 1.0).abs() < 0.01, "{name} {parameter}: {value}");
+            }
+            assert!(own.delta_aic < 10.0 && own.ks < 0.003, "{name}: {own:?}");
+        }
+        let parts = [(0.4, 200.0, 0.4), (0.6, 3000.0, 0.5)];
+        let law = Law::mixture(parts.map(|(share, m, s)| (share, Law::lognormal(m, s).unwrap())).to_vec()).unwrap();
+        let best = &fits(&cut(&law, 20_000, 4096))[0];
+        assert_eq!(best.law, "mixture");
+        for ((name, value), expected) in best.parameters.iter().zip([0.4, 200.0, 0.4, 0.6, 3000.0, 0.5]) {
+            assert!((value / expected - 1.0).abs() < 0.03, "{name}: {value}");
+        }
+    }
+
     #[test]
     fn too_little_is_not_fitted() {
-        let mut counts = Counts::default();
-        counts.add(5, 100.0);
-        assert!(fits(&counts).is_empty());
+        assert!(fits(&[Seen { tokens: 5, complete: 100.0, censored: 0.0 }]).is_empty());
+        assert!(fits(&[]).is_empty());
     }
 }

@@ -176,7 +176,6 @@ pub struct Gathered {
     /// Rows whose finish is known.
     pub finished: u64,
     pub(crate) caps: Counts,
-    pub(crate) at_cap: Seen,
     pub(crate) zero_output: Seen,
     pub(crate) zero_input: Seen,
     pub(crate) with_thinking: u64,
@@ -316,11 +315,9 @@ impl RecordSink for Gathered {
             self.running.add(output, 1.0);
             return Ok(());
         }
-        if record.finish == Finish::Cut {
+        // Where a file does not say how a request ended, an output as long as the cap that it asked for was cut.
+        if record.finish == Finish::Cut || record.finish == Finish::Unknown && record.cap == Some(output) {
             self.cut.add(output, 1.0);
-        }
-        if record.cap == Some(output) {
-            self.at_cap.add(record.line);
         }
         if self.output.at(output) == 0.0 && self.lines_of.len() < 1 << 16 {
             self.lines_of.insert(output, record.line);

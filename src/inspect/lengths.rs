@@ -91,6 +91,8 @@ pub struct ArrivalStatistics {
 pub struct LengthReport {
     /// Format.
     pub format: String,
+    /// Whether some lengths are estimates from the characters of texts.
+    pub estimated: bool,
     /// Rows in the file.
     pub rows: u64,
     /// Rows with an output length, running ones left out; the weight of a histogram.
@@ -130,8 +132,9 @@ pub struct LengthReport {
 impl LengthReport {
     pub(super) fn new(gathered: &Gathered, declared: Declared, job: Option<JobPart>) -> LengthReport {
         let job = job.map(|job| JobPart { finished: gathered.used(), ..job });
-        let survival = survival(gathered);
-        let censored = gathered.cut.total() + gathered.running.total();
+        let seen = seen(gathered);
+        let survival = Survival::kaplan_meier(seen.clone()).ok();
+        let censored: f64 = seen.iter().map(|it| it.censored).sum();
         let corrected = |cap: u32| {
             let survival = survival.as_ref().filter(|_| censored > 0.0)?;
             (f64::from(cap) <= survival.longest() || survival.beyond() < 1e-9)
@@ -145,12 +148,6 @@ impl LengthReport {
         });
         let arrivals = &gathered.arrivals;
         let mut notes = Vec::new();
-        if gathered.format.is_some_and(crate::workload::trace::TraceFormat::has_text) {
-            notes.push(format!(
-                "some lengths are estimates, {} characters a token: count them with the model's tokenizer before planning",
-                crate::workload::trace::CHARACTERS_PER_TOKEN
-            ));
-        }
         if gathered.histogram {
             notes.push("a histogram: the rows of the report are its weights".to_owned());
         }
@@ -162,6 +159,7 @@ impl LengthReport {
                 Some(format) => format.to_string(),
                 None => "histogram".to_owned(),
             },
+            estimated: false,
             rows: gathered.rows,
             used: gathered.used(),
             without_output: gathered.without_output,
@@ -174,7 +172,7 @@ impl LengthReport {
             censored,
             beyond: survival.as_ref().filter(|_| censored > 0.0).map(Survival::beyond),
             picture: picture(&gathered.output),
-            fits: fits(&gathered.output),
+            fits: fits(&seen),
             arrivals: (arrivals.rows > 1 && arrivals.span_s() > 0.0).then(|| ArrivalStatistics {
                 span_s: arrivals.span_s(),
                 rate_per_s: (arrivals.rows - 1) as f64 / arrivals.span_s(),
@@ -187,14 +185,17 @@ impl LengthReport {
     }
 }
 
-/// Kaplan and Meier's estimate from what was gathered.
-fn survival(gathered: &Gathered) -> Option<Survival> {
+/// Each length with the rows that are whole and those that are lower bounds: cut, running, and, where nothing says how
+/// requests ended, those of a pile-up at the longest output.
+fn seen(gathered: &Gathered) -> Vec<Seen> {
+    let longest = gathered.output.max().filter(|_| gathered.cut.total() == 0.0 && !gathered.histogram);
+    let pile = longest.filter(|longest| checks::stands_out(&gathered.output, *longest));
     let complete = gathered.output.iter().map(|(tokens, count)| {
-        let cut = gathered.cut.at(tokens);
+        let cut = if pile == Some(tokens) { count } else { gathered.cut.at(tokens) };
         Seen { tokens, complete: count - cut, censored: cut }
     });
     let running = gathered.running.iter().map(|(tokens, count)| Seen { tokens, complete: 0.0, censored: count });
-    Survival::kaplan_meier(complete.chain(running).collect()).ok()
+    complete.chain(running).collect()
 }
 
 /// Mean ranks of values, ties at their middle.

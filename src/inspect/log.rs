@@ -17,6 +17,29 @@ const LONGEST_LINE: usize = 1 << 16;
 /// A pool this full holds requests back.
 const FULL: f64 = 0.97;
 
+/// Share of the moments with a queue in which one number runs, from which it is a cap.
+const STEADY: f64 = 0.6;
+
+/// What held requests back, as far as the moments tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Nothing: no request ever waited.
+    Nothing {
+        /// Most requests that ran.
+        most_running: u32,
+    },
+    /// A cap: a steady number ran while others waited and the KV pool had room.
+    Cap {
+        /// That number.
+        running: u32,
+    },
+    /// The KV pool was full.
+    KvPool,
+    /// Requests waited, the number that ran varied, and the KV pool had room.
+    Unclear,
+}
+
 /// The engine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LogPoint {
@@ -73,6 +96,8 @@ pub struct EngineReadings {
     pub most_queued: u32,
     /// Time of a step with the usual number of running requests, ms: running · acceptance / rate.
     pub step_ms: Option<f64>,
+    /// What held requests back; unknown without a moment.
+    pub held: Option<Held>,
     /// What follows.
     pub verdict: Vec<String>,
     /// The moments, thinned.
@@ -142,7 +167,7 @@ impl EngineReadings {
         if line.contains("#running-req") {
             self.engine = "SGLang";
             // Prefill lines repeat what decode lines say, without a rate.
-            if line.contains("Decode batch") {
+            if !line.contains("Prefill batch") {
                 let point = LogPoint {
                     line: self.lines,
                     running: whole(line, "#running-req").unwrap_or(0) as u32,
@@ -245,40 +270,54 @@ impl EngineReadings {
         self.mean_tok_per_s = mean(self.sums.rate, self.sums.rates);
         self.acceptance = mean(self.sums.acceptance, self.sums.accepted).or(self.acceptance);
         self.step_ms = mean(self.sums.step * 1e3, self.sums.steps);
+        self.held = self.holds();
         self.verdict = self.verdicts();
+    }
+
+    fn holds(&self) -> Option<Held> {
+        let queued = &self.sums.running_while_queued;
+        let Some((usual, count)) = queued.top().filter(|_| queued.total() >= 1.0) else {
+            return (self.moments > 0).then_some(Held::Nothing { most_running: self.most_running });
+        };
+        let steady = count >= STEADY * queued.total() || queued.total() < 3.0;
+        let kv_full = self.sums.kv_full_while_queued > 0.5 * queued.total();
+        Some(match (steady, kv_full) {
+            (true, false) => Held::Cap { running: usual },
+            (_, true) => Held::KvPool,
+            (false, false) => Held::Unclear,
+        })
+    }
+
+    /// Why a cap holds, as far as start-up lines and the use of the pools tell.
+    fn cause(&self, usual: u32) -> String {
+        let states_full = self.sums.states_full_while_queued > 0.5 * self.sums.running_while_queued.total();
+        match (self.max_running, self.state_slots) {
+            (Some(cap), _) if cap == u64::from(usual) => format!("the engine resolved its cap to {cap} at start-up"),
+            (_, Some(slots)) if states_full => format!("the pool of {slots} recurrent states is full"),
+            _ if states_full => "the pool of recurrent states is full".to_owned(),
+            _ => "no pool is full, so look for a cap on running requests in the start-up lines".to_owned(),
+        }
     }
 
     fn verdicts(&self) -> Vec<String> {
         let mut said = Vec::new();
-        let queued = &self.sums.running_while_queued;
-        if let Some((usual, count)) = queued.top().filter(|_| queued.total() >= 1.0) {
-            let steady = count / queued.total();
-            let busy = format!("running {usual} with {} queued", self.most_queued);
-            let cause = match (self.max_running, self.state_slots) {
-                (Some(cap), _) if cap == u64::from(usual) => {
-                    format!("the engine resolved its cap to {cap} at start-up")
-                }
-                (_, Some(slots)) if self.sums.states_full_while_queued > 0.5 * queued.total() => {
-                    format!("the pool of {slots} recurrent states is full")
-                }
-                _ if self.sums.states_full_while_queued > 0.5 * queued.total() => {
-                    "the pool of recurrent states is full".to_owned()
-                }
-                _ if self.sums.kv_full_while_queued > 0.5 * queued.total() => "the KV pool is full".to_owned(),
-                _ => "neither pool is full, so look for a cap on running requests in the start-up lines".to_owned(),
-            };
-            if self.sums.kv_full_while_queued > 0.5 * queued.total() && steady < 0.6 {
-                said.push(format!("{busy} and a full KV pool: memory limits the running requests, not a cap"));
-            } else if steady >= 0.6 || queued.total() < 3.0 {
-                said.push(format!("{busy}: an admission cap of {usual}; {cause}"));
-            } else {
-                said.push(format!("{busy}, but the number that runs varies: {cause}"));
+        let usual = self.sums.running_while_queued.top().map_or(0, |(usual, _)| usual);
+        let busy = format!("running {usual} with {} queued", self.most_queued);
+        match self.held {
+            Some(Held::Cap { running }) => {
+                said.push(format!("{busy}: an admission cap of {running}; {}", self.cause(running)));
             }
-        } else if self.moments > 0 {
-            said.push(format!(
-                "nothing ever waited and at most {} ran: the client keeps too few in flight to find the engine's cap",
-                self.most_running
-            ));
+            Some(Held::KvPool) => {
+                said.push(format!("{busy} and a full KV pool: memory limits the running requests, not a cap"));
+            }
+            Some(Held::Unclear) => {
+                said.push(format!("{busy}, but the number that runs varies: {}", self.cause(usual)));
+            }
+            Some(Held::Nothing { most_running }) => said.push(format!(
+                "nothing ever waited and at most {most_running} ran: the client keeps too few in flight to find the \
+                 engine's cap"
+            )),
+            None => {}
         }
         if self.preemptions > 0 {
             let count = thousands(self.preemptions);

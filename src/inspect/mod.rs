@@ -10,6 +10,7 @@ pub mod histogram;
 mod job;
 mod lengths;
 mod log;
+mod mixture;
 mod order;
 mod prometheus;
 mod recognise;
@@ -27,22 +28,19 @@ pub use fits::{Fit, fits};
 pub use gather::{Gathered, Refusal};
 pub use job::JobPart;
 pub use lengths::{AtCap, CAPS, Column, LengthReport, Picture};
-pub use log::{EngineReadings, LogPoint};
+pub use log::{EngineReadings, Held, LogPoint};
 pub use prometheus::read_metrics;
-pub use recognise::{Kind, recognise};
+pub use recognise::{Kind, recognise, wrong_file};
 
 use crate::error::{Error, InputError, Result};
 use crate::format::thousands;
-use crate::measured::import::{Imported, import, markdown_as_csv};
-use crate::measured::{self, Severity, Table, read_table};
+use crate::measured::import::{Imported, import, markdown_as_csv, read_folder};
+use crate::measured::{self, Server, Severity, Table, read_table};
 use crate::model::Configured;
 use crate::model::llm::Llm;
 use crate::model::quantisation::{Quantisation, StateDtype};
-use crate::workload::trace::{Record, RecordSink, TraceFormat, read_records};
+use crate::workload::trace::{Record, RecordSink, TextTokens, TraceFormat, read_records};
 use recognise::LARGEST_DOCUMENT;
-
-/// Files of a folder that are read.
-const MOST_FILES: usize = 10_000;
 
 /// How a file is looked at.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +53,15 @@ pub struct Options {
     pub inputs: Option<PathBuf>,
     /// Requests that still run, with their lengths so far.
     pub running: Option<PathBuf>,
+    /// How texts become numbers of tokens.
+    pub texts: TextTokens,
+}
+
+impl Options {
+    /// Whether something was asked that only a file of requests can answer.
+    fn of_requests(&self) -> bool {
+        self.job.is_some() || self.inputs.is_some() || self.running.is_some() || self.texts.file().is_some()
+    }
 }
 
 /// A measured table with what was found in it.
@@ -68,10 +75,9 @@ pub struct TableReport {
     pub findings: Vec<measured::Finding>,
     /// What was left out, with the reason.
     pub left_out: Vec<String>,
-    /// Tokens of one request and step: mean over the runs that say.
-    pub acceptance: Option<f64>,
-    /// Most requests that the server may run, where a run says.
-    pub running_cap: Option<f64>,
+    /// What the runs recorded of the server.
+    #[serde(flatten)]
+    pub server: Server,
 }
 
 /// What a file is and says.
@@ -120,7 +126,10 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
         model: Vec::new(),
         notes: Vec::new(),
     };
-    let in_file = |error: InputError| Error::from(error.file(path.display().to_string()));
+    if !matches!(kind, Kind::Requests | Kind::Benchmark | Kind::Histogram) && options.of_requests() {
+        let remedy = "--job, --inputs, --running and --tokenizer belong to a file of requests: leave them out";
+        return Err(InputError::new(format!("this is {}", kind.words()), remedy).file(inspection.file).into());
+    }
     match kind {
         Kind::Requests => inspection.lengths = Some(requests(path, options, &mut inspection.notes)?),
         Kind::Histogram => {
@@ -148,15 +157,31 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
             inspection.table = Some(table_report(&table, None, Vec::new()));
         }
         Kind::Folder => inspection.table = Some(folder(path, &mut inspection.notes)?),
-        Kind::EngineLog => inspection.engine = Some(EngineReadings::of_log(crate::files::open(path)?, path)?),
-        Kind::EngineSeries => inspection.engine = Some(series(&text(path)?).map_err(in_file)?),
-        Kind::Metrics => inspection.engine = Some(read_metrics(&text(path)?).map_err(in_file)?),
+        Kind::EngineLog | Kind::EngineSeries | Kind::Metrics => inspection.engine = Some(read_engine(path)?),
         Kind::ModelConfig => {
             inspection.model = model(&Llm::from_config(&text(path)?, &inspection.file)?)?;
         }
         Kind::Scenario | Kind::Description => {}
     }
     Ok(inspection)
+}
+
+/// What the engine log, the metrics snapshot or the table of the engine's state over time at `path` says.
+///
+/// # Errors
+///
+/// An unreadable file, one that is something else, or one without a line of a known engine.
+pub fn read_engine(path: &Path) -> Result<EngineReadings> {
+    let in_file = |error: InputError| Error::from(error.file(path.display().to_string()));
+    match recognise(path)? {
+        Kind::EngineLog => EngineReadings::of_log(crate::files::open(path)?, path),
+        Kind::EngineSeries => series(&text(path)?).map_err(in_file),
+        Kind::Metrics => read_metrics(&text(path)?).map_err(in_file),
+        other => {
+            let found = format!("this is {}, not an engine log or its metrics", other.words());
+            Err(in_file(InputError::new(found, format!("use it as {}", other.use_as()))))
+        }
+    }
 }
 
 /// How each size was found, and what follows from them.
@@ -242,15 +267,16 @@ impl RecordSink for Inputs {
 
 fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<LengthReport> {
     let mut gathered = Gathered::default();
+    let texts = &options.texts;
     let mut job = options.job;
     match &options.inputs {
-        None => read_records(crate::files::open(path)?, path, &mut gathered)?,
+        None => read_records(crate::files::open(path)?, path, texts, &mut gathered)?,
         Some(inputs_path) => {
             let mut inputs = Inputs::default();
-            read_records(crate::files::open(inputs_path)?, inputs_path, &mut inputs)?;
+            read_records(crate::files::open(inputs_path)?, inputs_path, texts, &mut inputs)?;
             job = job.or(Some(JobPart { total: inputs.rows, slots: 256, finished: 0.0 }));
             let mut joined = Joined { gathered: &mut gathered, caps: inputs.caps, unknown: 0 };
-            read_records(crate::files::open(path)?, path, &mut joined)?;
+            read_records(crate::files::open(path)?, path, texts, &mut joined)?;
             if joined.unknown > 0 {
                 notes.push(format!("{} rows have no request of their id in the input", joined.unknown));
             }
@@ -258,10 +284,19 @@ fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<L
     }
     if let Some(running) = &options.running {
         let mut so_far = Gathered::default();
-        read_records(crate::files::open(running)?, running, &mut so_far)?;
+        read_records(crate::files::open(running)?, running, texts, &mut so_far)?;
         gathered.running = if so_far.running.total() > 0.0 { so_far.running } else { so_far.output };
     }
-    Ok(LengthReport::new(&gathered, options.declared, job))
+    let mut report = LengthReport::new(&gathered, options.declared, job);
+    if let Some(format) = gathered.format {
+        report.estimated = format.has_text() && texts.file().is_none();
+        notes.extend(texts.note(format));
+        if texts.file().is_some() && !format.has_text() {
+            let remedy = format!("{format} has numbers of tokens and no text: leave it out");
+            return Err(InputError::new("a tokenizer that counts nothing", remedy).key("--tokenizer").into());
+        }
+    }
+    Ok(report)
 }
 
 fn rates(path: &Path, notes: &mut Vec<String>) -> Result<()> {
@@ -279,74 +314,26 @@ fn table_of(imported: Imported, file: &str) -> TableReport {
     match imported.table(file) {
         Ok((table, left_out)) => table_report(&table, Some(imported), left_out),
         Err(error) => {
-            let left_out = vec![error.to_string()];
-            table_report(
-                &Table { file: file.to_owned(), rows: Vec::new(), unused_columns: Vec::new(), about: None },
-                Some(imported),
-                left_out,
-            )
+            let table = Table { server: imported.server(), ..Table::of_rows(file, Vec::new()) };
+            table_report(&table, Some(imported), vec![error.to_string()])
         }
     }
 }
 
 fn table_report(table: &Table, imported: Option<Imported>, left_out: Vec<String>) -> TableReport {
-    let runs = || imported.iter().flat_map(|imported| &imported.runs).map(|(_, run)| run);
-    let accepted: Vec<f64> = runs().filter_map(|run| run.acceptance).collect();
     TableReport {
         points: table.rows.clone(),
         findings: if table.rows.is_empty() { Vec::new() } else { measured::check(table) },
         left_out,
-        acceptance: (!accepted.is_empty()).then(|| accepted.iter().sum::<f64>() / accepted.len() as f64),
-        running_cap: runs().find_map(|run| run.running_cap),
+        server: table.server,
         imported,
     }
 }
 
-/// Result files below a folder as one sweep, in order of their paths.
 fn folder(path: &Path, notes: &mut Vec<String>) -> Result<TableReport> {
-    let mut files = Vec::new();
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).map_err(|source| Error::file(&folder, source))? {
-            let entry = entry.map_err(|source| Error::file(&folder, source))?;
-            let kind = entry.file_type().map_err(|source| Error::file(&folder, source))?;
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if kind.is_file() && files.len() < MOST_FILES {
-                files.push(entry.path());
-            }
-        }
-    }
-    files.sort();
-    let mut all: Option<Imported> = None;
-    let (mut read, mut others) = (0, 0);
-    for file in &files {
-        // A summary repeats the runs of the files beside it.
-        let summary = file.file_stem().is_some_and(|stem| stem == "summary");
-        let found = match recognise(file) {
-            Ok(Kind::Benchmark) if !summary || files.len() == 1 => {
-                import(&text(file)?, &file.display().to_string()).ok()
-            }
-            _ => None,
-        };
-        let Some(found) = found else {
-            others += 1;
-            continue;
-        };
-        read += 1;
-        match &mut all {
-            None => all = Some(found),
-            Some(all) if all.tool == found.tool => {
-                all.runs.extend(found.runs);
-                all.left_out.extend(found.left_out);
-            }
-            Some(all) => all.left_out.push(format!("{}: of {}, not of {}", file.display(), found.tool, all.tool)),
-        }
-    }
-    notes.push(format!("{read} result files read as one sweep, {others} other files"));
-    let remedy = "give a folder with results of one benchmark tool";
-    let all = all.ok_or_else(|| InputError::new("no result file", remedy).file(path.display().to_string()))?;
-    Ok(table_of(all, &path.display().to_string()))
+    let sweep = read_folder(path)?;
+    notes.push(format!("{} result files read as one sweep, {} other files", sweep.read, sweep.others));
+    Ok(table_report(&sweep.table, sweep.imported, sweep.left_out))
 }
 
 /// A table of the engine's state over time: running, waiting, throughput, use of the KV pool (percent).

@@ -72,8 +72,12 @@ impl Kind {
             }
             Kind::Histogram => "a law of lengths, with the fit below as job.output_tokens",
             Kind::Rates => "the arrivals of a job; it has no lengths",
-            Kind::Benchmark | Kind::MeasuredTable | Kind::Folder => "a measured table, benchmark.table = \"…\"",
-            Kind::EngineLog | Kind::EngineSeries | Kind::Metrics => "evidence for the running cap and the pools",
+            Kind::Benchmark | Kind::MeasuredTable | Kind::Folder => {
+                "a measured table: --table of sweep, calibrate and diagnose, or benchmark.table = \"…\""
+            }
+            Kind::EngineLog | Kind::EngineSeries | Kind::Metrics => {
+                "evidence for the running cap and the pools: --log of calibrate and diagnose"
+            }
             Kind::ModelConfig => "a model, model.llm = \"…\"",
             Kind::Scenario => "the scenario of any command",
             Kind::Description => "a description that a scenario names",
@@ -107,6 +111,21 @@ pub fn recognise(path: &Path) -> Result<Kind> {
                       throughput, engine logs, Prometheus snapshots, config.json and scenarios";
         InputError::new(found, remedy).file(path.display().to_string()).into()
     })
+}
+
+/// Replaces `error` where the file at `path` is recognised as something else than what was wanted of it: the reader that
+/// could not make sense of it says less than what the file is, and where it belongs.
+pub fn wrong_file(error: Error, path: &Path, wanted: &str, fits: &[Kind]) -> Error {
+    if !matches!(error, Error::Input(_)) {
+        return error;
+    }
+    match recognise(path) {
+        Ok(kind) if !fits.contains(&kind) => {
+            let found = format!("this is {}, not {wanted}", kind.words());
+            InputError::new(found, format!("use it as {}", kind.use_as())).file(path.display().to_string()).into()
+        }
+        _ => error,
+    }
 }
 
 /// The first object of a JSON file.

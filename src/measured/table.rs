@@ -71,9 +71,25 @@ pub struct Table {
     pub unused_columns: Vec<String>,
     /// The description, where there is one.
     pub about: Option<About>,
+    /// What the tool that wrote it recorded of the server.
+    pub server: Server,
+}
+
+/// What a benchmark tool recorded of the server beside the rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Server {
+    /// Tokens of one request and step, the bonus token included: mean over the runs that say.
+    pub acceptance: Option<f64>,
+    /// Most requests that one replica may run, as the server resolved it.
+    pub running_cap: Option<u32>,
 }
 
 impl Table {
+    /// Rows without anything beside them.
+    pub fn of_rows(file: &str, rows: Vec<Row>) -> Table {
+        Table { file: file.to_owned(), rows, unused_columns: Vec::new(), about: None, server: Server::default() }
+    }
+
     /// The same table with its description.
     #[must_use]
     pub fn with_about(mut self, about: About) -> Table {
@@ -133,7 +149,7 @@ fn read(text: &str, file: &str) -> Result<Table, InputError> {
     if rows.is_empty() {
         return Err(InputError::new("the table has no rows", "add at least one line with a concurrency and a rate"));
     }
-    Ok(Table { file: file.to_owned(), rows, unused_columns: columns.unused, about: None })
+    Ok(Table { unused_columns: columns.unused, ..Table::of_rows(file, rows) })
 }
 
 /// Line of `record` in `text`, from 1. The reader's own position stands before the blank lines that it skips.

@@ -4,6 +4,7 @@
 use serde::Deserialize;
 
 use crate::error::Result;
+use crate::model::Configured;
 use crate::model::builtin::{Kind, find};
 use crate::model::parse::Place;
 
@@ -302,10 +303,15 @@ impl Llm {
     /// Finds a description by path, or else by built-in name. A path that ends in `.json` is a model's own
     /// configuration.
     pub fn find(name_or_path: &str) -> Result<Llm> {
+        Ok(Llm::configured(name_or_path)?.llm)
+    }
+
+    /// The same with how each size was found; a description states its sizes, so for one there is nothing to say.
+    pub fn configured(name_or_path: &str) -> Result<Configured> {
         let found = find(Kind::Llm, name_or_path)?;
         if !found.built_in && name_or_path.ends_with(".json") {
-            return Ok(Llm::from_config(found.text()?, &found.file)?.llm);
+            return Llm::from_config(found.text()?, &found.file);
         }
-        Llm::parse(found.text()?, &found.file)
+        Ok(Configured { llm: Llm::parse(found.text()?, &found.file)?, derivation: Vec::new() })
     }
 }

@@ -85,6 +85,8 @@ pub struct Job {
     pub rows: Option<Rows>,
     /// True: rows of the trace without output are skipped rather than refused.
     pub skip_empty_rows: Option<bool>,
+    /// The model's tokenizer.json, which counts the texts of the trace; without it they are estimated.
+    pub tokenizer: Option<PathBuf>,
     /// Cap on the output of a request, tokens.
     pub max_tokens: Option<u64>,
     /// Prompt and output together at most, tokens.
@@ -734,8 +736,12 @@ impl Scenario {
                 ));
             }
         } else {
-            if job.rows.is_some() || job.skip_empty_rows.is_some() {
-                let key = if job.rows.is_some() { "job.rows" } else { "job.skip_empty_rows" };
+            let belonging = [
+                ("job.rows", job.rows.is_some()),
+                ("job.skip_empty_rows", job.skip_empty_rows.is_some()),
+                ("job.tokenizer", job.tokenizer.is_some()),
+            ];
+            if let Some((key, _)) = belonging.into_iter().find(|(_, given)| *given) {
                 return Err(self.error(key, "found without a trace", "it belongs to job.trace: leave it out"));
             }
             if job.requests.is_none() {

@@ -7,11 +7,13 @@ use serde_json::{Map, Value, json};
 use crate::calibrate::{Fit, FitFile, signed_percent};
 use crate::format::{rate, significant};
 use crate::measured::Topic;
+use crate::report::write_said;
 
 /// What `calibrate` says.
 pub struct CalibrateReport<'a> {
     fit: &'a Fit,
     file: &'a FitFile,
+    said: Vec<String>,
 }
 
 /// From this on a table has narrowed a prior enough to speak of it.
@@ -21,9 +23,9 @@ const LEARNED: f64 = 0.2;
 const FEW_DRAWS: f64 = 50.0;
 
 impl<'a> CalibrateReport<'a> {
-    /// The report of a fit and of the file that keeps it.
-    pub fn new(fit: &'a Fit, file: &'a FitFile) -> Self {
-        CalibrateReport { fit, file }
+    /// The report of a fit and of the file that keeps it; `said` is what was read off the engine.
+    pub fn new(fit: &'a Fit, file: &'a FitFile, said: Vec<String>) -> Self {
+        CalibrateReport { fit, file, said }
     }
 
     /// As JSON, one object.
@@ -74,6 +76,7 @@ impl<'a> CalibrateReport<'a> {
             "rms_log_error": fit.rms_log_error,
             "noise": fit.noise(),
             "waves": self.waves(),
+            "read_off_the_engine": self.said,
             "correlations": fit.correlations().iter().map(|(a, b, value)| json!([a, b, value])).collect::<Vec<_>>(),
             "effective_draws": fit.posterior.effective_draws,
             "log_evidence": fit.posterior.log_evidence,
@@ -100,6 +103,7 @@ impl<'a> CalibrateReport<'a> {
     pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         let fit = self.fit;
         writeln!(out, "{} fitted to {}\n", fit.model.setup.scenario.name, self.file.table)?;
+        write_said(out, &self.said)?;
         if let Some(why) = fit.unexplained() {
             writeln!(out, "{why}; do not forecast from this fit\n")?;
         }

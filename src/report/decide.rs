@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::experiment::{Choice, Decision, Keep, Terms, Thinking, Verdict};
 use crate::model::scenario::Scenario;
-use crate::report::format::{percent, thousands, tokens};
+use crate::report::format::{percent, thousands};
 use crate::stats::{mean, paired};
 
 /// What `decide` says.
@@ -119,6 +119,11 @@ impl DecideReport {
         }
     }
 
+    /// Two sentences: what to do, and what that rests on.
+    pub(super) fn advice(&self) -> &str {
+        &self.advice
+    }
+
     /// As JSON, one object.
     ///
     /// # Errors
@@ -140,39 +145,16 @@ impl DecideReport {
             self.replications,
             thousands(self.requests_per_run)
         )?;
-        let deadline = self.deadline_days.map_or(String::new(), |days| format!("in {days:.1} d"));
+        self.write_table(out)?;
         writeln!(
             out,
-            "{:<34} {:>6} {:>13} {:>9} {:>10} {:>9} {:>9} {:>8} {:>9}",
-            "option", "days", "90% between", deadline, "complete", "cut", "thinking", "kept", "GPU-hours"
+            "\ncomplete: answers that ended by themselves; cut: share of the requests ended by max_tokens or the context;"
         )?;
-        for option in &self.options {
-            if let Some(reason) = &option.impossible {
-                writeln!(out, "{:<34} cannot be done: {reason}", option.name)?;
-                continue;
-            }
-            let day = |key: &str| option.makespan_days.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-            let whole = |number: f64| thousands(number.round() as u64);
-            writeln!(
-                out,
-                "{:<34} {:>6.2} {:>13} {:>9} {:>10} {:>9} {:>9} {:>8} {:>9}{}",
-                option.name,
-                day("p50"),
-                format!("{:.1} to {:.1}", day("p5"), day("p95")),
-                option.p_deadline.map_or(String::new(), percent),
-                whole(option.complete_answers),
-                whole(option.truncated),
-                whole(option.cut_while_thinking),
-                tokens(option.tokens_kept.round() as u64),
-                whole(option.gpu_hours),
-                option.cost.map_or(String::new(), |cost| format!("  costs {}", whole(cost)))
-            )?;
-            if let Some(better) = &option.dominated_by {
-                writeln!(out, "    {better} is better in every respect")?;
-            }
-        }
-        writeln!(out, "\ncut: ended by max_tokens or the context; thinking: of those, cut before their answer began;")?;
-        writeln!(out, "kept: output tokens without those of requests cut before their answer began")?;
+        writeln!(
+            out,
+            "no answer: share cut before their answer began; wasted: share of the output tokens spent on those;"
+        )?;
+        writeln!(out, "better: the option that keeps as much, takes less time and no more GPU time")?;
         if self.assumes_thinking {
             writeln!(
                 out,
@@ -203,6 +185,62 @@ impl DecideReport {
         }
         writeln!(out, "\n{}", self.advice)
     }
+
+    /// The options, a line each, with a letter by which the others name it.
+    pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
+        let deadline = self.deadline_days.map_or(String::new(), |days| format!(" {:>9}", format!("in {days:.1} d")));
+        let priced = self.options.iter().any(|option| option.cost.is_some());
+        writeln!(
+            out,
+            "{:<31} {:>6} {:>12}{deadline} {:>8} {:>4} {:>9} {:>6} {:>6}{} better",
+            "option",
+            "days",
+            "90% between",
+            "complete",
+            "cut",
+            "no answer",
+            "wasted",
+            "GPU-h",
+            if priced { format!(" {:>8}", "cost") } else { String::new() },
+        )?;
+        for (place, option) in self.options.iter().enumerate() {
+            let name = format!("{}  {}", letter(place), option.name);
+            if let Some(reason) = &option.impossible {
+                writeln!(out, "{name:<31} cannot be done: {reason}")?;
+                continue;
+            }
+            // A long name has a line of its own, so that the columns stay where they are.
+            let name = if name.chars().count() > 31 { format!("{name}\n{:31}", "") } else { format!("{name:<31}") };
+            let day = |key: &str| option.makespan_days.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+            let whole = |number: f64| thousands(number.round() as u64);
+            let asked = (option.complete_answers + option.truncated).max(1.0);
+            let better = option.dominated_by.as_ref();
+            let better = better.and_then(|name| self.options.iter().position(|other| other.name == *name));
+            let line = format!(
+                "{name} {:>6.2} {:>12}{} {:>8} {:>4} {:>9} {:>6} {:>6}{} {}",
+                day("p50"),
+                format!("{:.1} to {:.1}", day("p5"), day("p95")),
+                option.p_deadline.map_or(String::new(), |share| format!(" {:>9}", percent(share))),
+                whole(option.complete_answers),
+                percent(option.truncated / asked),
+                percent(option.cut_while_thinking / asked),
+                percent(option.tokens_without_answer / option.output_tokens.max(1.0)),
+                whole(option.gpu_hours),
+                option.cost.map_or(String::new(), |cost| format!(" {:>8}", whole(cost))),
+                better.map_or(String::new(), letter)
+            );
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The letter of an option; beyond the alphabet its number, from 0.
+pub(super) fn letter(place: usize) -> String {
+    u8::try_from(place)
+        .ok()
+        .filter(|place| *place < 26)
+        .map_or(place.to_string(), |place| char::from(b'a' + place).to_string())
 }
 
 /// Two sentences: what to do, and what that rests on.

@@ -7,18 +7,20 @@ use serde_json::{Map, Value, json};
 use crate::calibrate::{Diagnosis, Explanation, Mechanism, Unmeasured};
 use crate::experiment::Setup;
 use crate::report::format::{rate, thousands};
+use crate::report::write_said;
 
 /// What `diagnose` says.
 pub struct DiagnoseReport<'a> {
     setup: &'a Setup,
     diagnosis: &'a Diagnosis,
     seed: u64,
+    said: Vec<String>,
 }
 
 impl<'a> DiagnoseReport<'a> {
-    /// The report of a diagnosis.
-    pub fn new(setup: &'a Setup, diagnosis: &'a Diagnosis, seed: u64) -> Self {
-        DiagnoseReport { setup, diagnosis, seed }
+    /// The report of a diagnosis; `said` is what was read off the engine.
+    pub fn new(setup: &'a Setup, diagnosis: &'a Diagnosis, seed: u64, said: Vec<String>) -> Self {
+        DiagnoseReport { setup, diagnosis, seed, said }
     }
 
     fn drafts(&self) -> bool {
@@ -61,6 +63,7 @@ impl<'a> DiagnoseReport<'a> {
             "scenario": self.setup.scenario.name,
             "seed": self.seed,
             "mechanisms": mechanisms,
+            "read_off_the_engine": self.said,
             "running_cap": found.caps.iter().map(|(cap, p)| json!({"cap": cap, "probability": p})).collect::<Vec<_>>(),
             "arithmetic": found.arithmetic.iter().map(|line| {
                 json!({"flags": line.flags, "running_cap": line.cap, "kv_pool_tokens": line.kv_pool_tokens})
@@ -83,6 +86,7 @@ impl<'a> DiagnoseReport<'a> {
     pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         let found = self.diagnosis;
         let Some(best) = found.explanations.first() else { return writeln!(out, "nothing to explain") };
+        write_said(out, &self.said)?;
         self.write_verdict(out, best)?;
         writeln!(out, "\nmechanism                               probability   before   rms error")?;
         for explanation in &found.explanations {
@@ -137,7 +141,8 @@ impl<'a> DiagnoseReport<'a> {
         let text: Vec<String> = listed.map(|(cap, probability)| format!("{cap} ({probability:.2})")).collect();
         writeln!(out, "cap of running requests: {}", text.join(", "))?;
         let cap = found.caps.first().map_or(1, |(cap, _)| *cap);
-        if self.drafts() && self.setup.sizes.state.is_some() {
+        let known = found.caps.len() == 1 && !self.said.is_empty();
+        if self.drafts() && self.setup.sizes.state.is_some() && !known {
             writeln!(
                 out,
                 "rates alone cannot tell too few recurrent-state slots from a `--max-running-requests {cap}` flag (or a \

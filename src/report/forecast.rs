@@ -193,7 +193,8 @@ impl ForecastReport {
         )
     }
 
-    fn write_bridge(&self, out: &mut impl Write) -> io::Result<()> {
+    /// The bridge, a line for each step.
+    pub(super) fn write_bridge(&self, out: &mut impl Write) -> io::Result<()> {
         if self.bridge.is_empty() {
             return Ok(());
         }

@@ -80,10 +80,10 @@ fn write_table(out: &mut impl Write, table: &TableReport) -> io::Result<()> {
     if table.points.len() > MOST_POINTS {
         writeln!(out, "… and {} more", table.points.len() - MOST_POINTS)?;
     }
-    if let Some(acceptance) = table.acceptance {
+    if let Some(acceptance) = table.server.acceptance {
         writeln!(out, "acceptance  {acceptance:.2} tokens a step and request")?;
     }
-    if let Some(cap) = table.running_cap {
+    if let Some(cap) = table.server.running_cap {
         writeln!(out, "the server runs at most {cap} requests")?;
     }
     table.left_out.iter().try_for_each(|why| writeln!(out, "left out: {why}"))?;

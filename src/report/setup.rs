@@ -22,6 +22,7 @@ pub struct SetupReport {
     draft_read_bytes: f64,
     kv_bytes_per_token: f64,
     state_bytes_per_request: f64,
+    derivation: Vec<String>,
     running_cap: u32,
     kv_pool_tokens: u64,
     arithmetic: Vec<String>,
@@ -65,6 +66,7 @@ impl SetupReport {
             draft_read_bytes: sizes.draft.as_ref().map_or(0.0, |draft| draft.body_read_bytes + sizes.head_bytes),
             kv_bytes_per_token: sizes.kv.stored_bytes_per_token,
             state_bytes_per_request: sizes.state.as_ref().map_or(0.0, |state| state.bytes_per_request),
+            derivation: setup.derivation.clone(),
             running_cap: setup.settings.running_cap,
             kv_pool_tokens: setup.settings.kv_pool_tokens,
             arithmetic: setup.limits.as_ref().map(|limits| limits.trail.clone()).unwrap_or_default(),
@@ -119,6 +121,10 @@ impl SetupReport {
             )?;
         } else {
             writeln!(out, "fleet     {} GPUs at a fixed rate", self.replicas * self.gpus_per_replica)?;
+        }
+        if !self.derivation.is_empty() {
+            writeln!(out, "\nthe model's sizes, from its config.json")?;
+            self.derivation.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
         }
         if !self.arithmetic.is_empty() {
             writeln!(out, "\nthe engine's memory arithmetic")?;

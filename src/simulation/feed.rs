@@ -56,6 +56,8 @@ struct Share<R> {
     next: u64,
     step: u64,
     end: u64,
+    /// The head, where requests are taken straight from the job and a replica has looked at it.
+    shown: Option<Waiting>,
 }
 
 impl<R: RequestStream> Share<R> {
@@ -75,6 +77,11 @@ impl<R: RequestStream> Share<R> {
     fn is_done(&self) -> bool {
         self.next >= self.end
     }
+
+    /// Requests that nobody has taken, rejected ones included.
+    fn left(&self) -> u64 {
+        self.end.saturating_sub(self.next).div_ceil(self.step) + u64::from(self.shown.is_some())
+    }
 }
 
 /// The router and the client of one run.
@@ -88,8 +95,6 @@ pub(super) struct Feed<R> {
     /// Requests that a preemption sent back: before and behind the queue, per replica.
     resumed: Vec<VecDeque<Waiting>>,
     retracted: Vec<VecDeque<Waiting>>,
-    /// The head of each share where requests are taken straight from the job.
-    shown: Vec<Option<Waiting>>,
     /// Requests on their way, by arrival.
     coming: VecDeque<(SimTime, usize, Waiting)>,
     mode: Mode,
@@ -130,7 +135,7 @@ impl<R: RequestStream + Clone> Feed<R> {
             other => Mode::Closed(other),
         };
         let length = requests.len();
-        let share = |next, step, end| Share { requests: requests.clone(), next, step, end };
+        let share = |next, step, end| Share { requests: requests.clone(), next, step, end, shown: None };
         let count = replicas as u64;
         let shares: Vec<Share<R>> = match dispatch {
             // Arrivals come in the order of the job whoever serves them.
@@ -142,7 +147,6 @@ impl<R: RequestStream + Clone> Feed<R> {
         let queues = if mode == Mode::Open && dispatch == Dispatch::Shared { 1 } else { replicas };
         let mut feed = Feed {
             replicas,
-            shown: vec![None; shares.len()],
             shares,
             queues: vec![VecDeque::new(); queues],
             resumed: vec![VecDeque::new(); replicas],
@@ -206,12 +210,23 @@ impl<R: RequestStream + Clone> Feed<R> {
         }
     }
 
+    #[inline]
     fn share_of(&self, replica: usize) -> usize {
         if self.shares.len() == 1 { 0 } else { replica }
     }
 
+    #[inline]
     fn queue_of(&self, replica: usize) -> usize {
         if self.queues.len() == 1 { 0 } else { replica }
+    }
+
+    /// The head of a share, where requests are taken straight from the job, becomes visible; false when none is left.
+    #[inline(never)]
+    fn show(&mut self, share: usize) -> bool {
+        let share = &mut self.shares[share];
+        let next = share.next(&mut self.rejected);
+        share.shown = next.map(|(_, request)| Waiting { request, submitted_at: SimTime::ZERO, progress: None });
+        share.shown.is_some()
     }
 
     fn draw(&mut self, replica: usize) -> Option<(u64, Request)> {
@@ -257,6 +272,7 @@ impl<R: RequestStream + Clone> Feed<R> {
     }
 
     /// When the next request on its way arrives.
+    #[inline]
     pub(super) fn next_arrival(&self) -> Option<SimTime> {
         self.coming.front().map(|(at, ..)| *at)
     }
@@ -279,13 +295,14 @@ impl<R: RequestStream + Clone> Feed<R> {
     }
 
     /// True when nothing is left to hand out.
+    #[inline]
     pub(super) fn is_exhausted(&self) -> bool {
-        self.shares.iter().all(Share::is_done) && self.coming.is_empty() && self.shown.iter().all(Option::is_none)
+        self.shares.iter().all(|share| share.is_done() && share.shown.is_none()) && self.coming.is_empty()
     }
 
     /// The view of one replica.
     pub(super) fn queue(&mut self, replica: usize) -> ReplicaQueue<'_, R> {
-        ReplicaQueue { feed: self, replica }
+        ReplicaQueue { feed: self, replica, found: None }
     }
 }
 
@@ -293,9 +310,12 @@ impl<R: RequestStream + Clone> Feed<R> {
 pub(super) struct ReplicaQueue<'a, R> {
     feed: &'a mut Feed<R>,
     replica: usize,
+    /// Where `peek` has found its head.
+    found: Option<Head>,
 }
 
 /// Where the head of a replica's queue stands.
+#[derive(Clone, Copy)]
 enum Head {
     Resumed,
     Queued(usize),
@@ -304,48 +324,59 @@ enum Head {
 }
 
 impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
+    #[inline(always)]
     fn head(&mut self, known: SimTime) -> Option<Head> {
+        match self.shown_share() {
+            Some(share) => Some(Head::Shown(share)),
+            None => self.other_head(known),
+        }
+    }
+
+    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
+    #[inline(always)]
+    fn shown_share(&mut self) -> Option<usize> {
+        if self.feed.mode != Mode::Pull || !self.feed.resumed[self.replica].is_empty() {
+            return None;
+        }
+        let share = self.feed.share_of(self.replica);
+        let Share { next, end, shown, .. } = &self.feed.shares[share];
+        let shown = shown.is_some();
+        let left = end.saturating_sub(*next) + u64::from(shown);
+        let seen = !self.holds_its_part_of(left) && (shown || self.feed.show(share));
+        seen.then_some(share)
+    }
+
+    /// The head of the queues that are not taken straight from the job.
+    fn other_head(&self, known: SimTime) -> Option<Head> {
         let replica = self.replica;
         if !self.feed.resumed[replica].is_empty() {
             return Some(Head::Resumed);
         }
-        if self.holds_its_part(known) {
-            // What was sent back to this replica is its own all the same.
-        } else if self.feed.mode == Mode::Pull {
-            let share = self.feed.share_of(replica);
-            if self.feed.shown[share].is_none() {
-                self.feed.shown[share] = self.feed.draw(replica).map(|(_, request)| Waiting {
-                    request,
-                    submitted_at: SimTime::ZERO,
-                    progress: None,
-                });
+        let queue = self.feed.queue_of(replica);
+        let holds_its_part = match self.feed.mode {
+            Mode::Pull => true,
+            Mode::Closed(_) => false,
+            Mode::Open => {
+                let arrived = self.feed.queues[queue].partition_point(|waiting| waiting.submitted_at <= known);
+                self.holds_its_part_of(arrived as u64)
             }
-            if self.feed.shown[share].is_some() {
-                return Some(Head::Shown(share));
-            }
-        } else {
-            let queue = self.feed.queue_of(replica);
-            if let Some(waiting) = self.feed.queues[queue].front() {
-                return (waiting.submitted_at <= known).then_some(Head::Queued(queue));
-            }
+        };
+        if let Some(waiting) = self.feed.queues[queue].front().filter(|_| !holds_its_part) {
+            return (waiting.submitted_at <= known).then_some(Head::Queued(queue));
         }
+        // What was sent back to this replica is its own even when it holds its part.
         (!self.feed.retracted[replica].is_empty()).then_some(Head::Retracted)
     }
 
-    /// True when this replica holds its even part of all that is outstanding, as far as was known by `known`. Replicas
-    /// that share a queue leave the rest to the others: a router that filled one replica before it looked at the next
+    /// True when this replica holds its even part of all that is outstanding: `left` requests and those that replicas
+    /// hold. Replicas that share a queue leave the rest to the others: a router that filled one replica before it looked at the next
     /// would be none.
-    fn holds_its_part(&self, known: SimTime) -> bool {
+    #[inline]
+    fn holds_its_part_of(&self, left: u64) -> bool {
         let feed = &self.feed;
-        if feed.dispatch != Dispatch::Shared || feed.replicas == 1 {
-            return false;
-        }
-        let left = match feed.mode {
-            Mode::Pull => feed.shares[0].end - feed.shares[0].next + u64::from(feed.shown[0].is_some()),
-            Mode::Open => feed.queues[0].partition_point(|waiting| waiting.submitted_at <= known) as u64,
-            Mode::Closed(_) => return false,
-        };
-        u64::from(feed.in_flight[self.replica]) * feed.replicas as u64 >= left + feed.in_flight_of_all
+        feed.dispatch == Dispatch::Shared
+            && feed.replicas > 1
+            && u64::from(feed.in_flight[self.replica]) * feed.replicas as u64 >= left + feed.in_flight_of_all
     }
 
     /// This replica takes a request that nobody has counted yet.
@@ -353,45 +384,30 @@ impl<R: RequestStream + Clone> ReplicaQueue<'_, R> {
         self.feed.in_flight[self.replica] += 1;
         self.feed.in_flight_of_all += 1;
     }
-
-    /// The share whose head this replica sees, where requests are taken straight from the job and none comes before.
-    fn plain_share(&self) -> Option<usize> {
-        let plain = self.feed.mode == Mode::Pull && self.feed.resumed[self.replica].is_empty();
-        plain.then(|| self.feed.share_of(self.replica))
-    }
 }
 
 impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
+    #[inline]
     fn peek(&mut self, known: SimTime) -> Option<&Waiting> {
         let replica = self.replica;
-        if let Some(share) = self.plain_share()
-            && self.feed.shown[share].is_some()
-            && !self.holds_its_part(known)
-        {
-            return self.feed.shown[share].as_ref();
-        }
-        match self.head(known)? {
+        self.found = self.head(known);
+        match self.found? {
             Head::Resumed => self.feed.resumed[replica].front(),
             Head::Queued(queue) => self.feed.queues[queue].front(),
-            Head::Shown(share) => self.feed.shown[share].as_ref(),
+            Head::Shown(share) => self.feed.shares[share].shown.as_ref(),
             Head::Retracted => self.feed.retracted[replica].front(),
         }
     }
 
+    #[inline]
     fn unknown(&mut self, known: SimTime, now: SimTime) -> bool {
         self.feed.mode != Mode::Pull && known < now && self.peek(known).is_none() && self.peek(now).is_some()
     }
 
-    fn take(&mut self, known: SimTime) -> Option<Waiting> {
+    #[inline]
+    fn take(&mut self) -> Option<Waiting> {
         let replica = self.replica;
-        if let Some(share) = self.plain_share()
-            && self.feed.shown[share].is_some()
-            && !self.holds_its_part(known)
-        {
-            self.count_in();
-            return self.feed.shown[share].take();
-        }
-        match self.head(known)? {
+        match self.found.take()? {
             Head::Resumed => self.feed.resumed[replica].pop_front(),
             Head::Queued(queue) => {
                 if self.feed.mode == Mode::Open {
@@ -401,13 +417,14 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
             }
             Head::Shown(share) => {
                 self.count_in();
-                self.feed.shown[share].take()
+                self.feed.shares[share].shown.take()
             }
             Head::Retracted => self.feed.retracted[replica].pop_front(),
         }
     }
 
     fn put_back(&mut self, waiting: Waiting, first: bool) {
+        self.found = None;
         if first {
             self.feed.resumed[self.replica].push_front(waiting);
         } else {
@@ -415,6 +432,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    #[inline]
     fn completed(&mut self, at: SimTime) {
         self.feed.in_flight[self.replica] -= 1;
         self.feed.in_flight_of_all -= 1;
@@ -428,17 +446,19 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
         }
     }
 
+    #[inline]
     fn more(&mut self) -> bool {
         let replica = self.replica;
         let share = self.feed.share_of(replica);
         !self.feed.shares[share].is_done()
-            || self.feed.shown[share].is_some()
+            || self.feed.shares[share].shown.is_some()
             || !self.feed.coming.is_empty()
             || !self.feed.queues[self.feed.queue_of(replica)].is_empty()
             || !self.feed.resumed[replica].is_empty()
             || !self.feed.retracted[replica].is_empty()
     }
 
+    #[inline]
     fn reacts(&self) -> bool {
         matches!(self.feed.mode, Mode::Closed(limit) if limit != InFlight::All)
     }
@@ -446,11 +466,7 @@ impl<R: RequestStream + Clone> Queue for ReplicaQueue<'_, R> {
     fn waiting(&self) -> u64 {
         let replica = self.replica;
         let queued = match self.feed.mode {
-            Mode::Pull => {
-                let index = self.feed.share_of(replica);
-                let share = &self.feed.shares[index];
-                share.end.saturating_sub(share.next).div_ceil(share.step) + u64::from(self.feed.shown[index].is_some())
-            }
+            Mode::Pull => self.feed.shares[self.feed.share_of(replica)].left(),
             _ => self.feed.queues[self.feed.queue_of(replica)].len() as u64,
         };
         queued + (self.feed.resumed[replica].len() + self.feed.retracted[replica].len()) as u64

@@ -76,32 +76,33 @@ where
             }
             // The replica that ends first is alone as long as it comes to its next boundary before anything else
             // happens: then nothing else needs looking at.
-            let (index, others) = first_and_others(&ends);
-            let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
-            if ends[index] >= horizon || !idle.is_empty() {
-                break;
-            }
-            now = ends[index];
-            ends[index] = SimTime::NEVER;
-            let replica = &mut replicas[index];
-            loop {
-                replica.finish_stride(now, &mut feed.queue(index), observer);
-                if !feed.woken.is_empty() || exhausted != feed.is_exhausted() {
-                    ready.push(index);
+            let mut disturbed = false;
+            while !disturbed && idle.is_empty() {
+                let (index, others) = first_and_others(&ends);
+                let horizon = others.min(feed.next_arrival().unwrap_or(SimTime::NEVER));
+                if ends[index] >= horizon {
                     break;
                 }
-                replica.start(now, &mut feed.queue(index), observer)?;
-                match replica.ends_at() {
-                    Some(end) if end < horizon && exhausted == feed.is_exhausted() => now = end,
-                    Some(end) => {
-                        ends[index] = end;
+                let replica = &mut replicas[index];
+                while ends[index] < horizon && !disturbed {
+                    now = ends[index];
+                    ends[index] = SimTime::NEVER;
+                    replica.finish_stride(now, &mut feed.queue(index), observer);
+                    if !feed.woken.is_empty() || exhausted != feed.is_exhausted() {
+                        ready.push(index);
+                        disturbed = true;
                         break;
                     }
-                    None => {
-                        idle.push(index);
-                        break;
+                    replica.start(now, &mut feed.queue(index), observer)?;
+                    match replica.ends_at() {
+                        Some(end) => ends[index] = end,
+                        None => idle.push(index),
                     }
+                    disturbed = !feed.woken.is_empty() || exhausted != feed.is_exhausted();
                 }
+            }
+            if !disturbed {
+                break;
             }
         }
         let next_end = ends.iter().copied().min().unwrap_or(SimTime::NEVER);
@@ -124,6 +125,7 @@ where
 }
 
 /// Who ends first, and when the first of the others does.
+#[inline]
 fn first_and_others(ends: &[SimTime]) -> (usize, SimTime) {
     let (mut first, mut others) = (0, SimTime::NEVER);
     for (index, &end) in ends.iter().enumerate().skip(1) {

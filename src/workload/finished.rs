@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::trace::{Finish, Record, RecordSink, TraceFormat, read_records};
+use super::trace::{Finish, Record, RecordSink, TextTokens, TraceFormat, read_records};
 use crate::error::{InputError, Result};
 
 /// Requests of one length.
@@ -68,10 +68,10 @@ impl Survival {
     /// Unreadable files, unknown formats, no requests.
     pub fn read(finished: &Path, running: Option<&Path>) -> Result<Survival> {
         let mut lengths = Lengths::default();
-        read_records(crate::files::open(finished)?, finished, &mut lengths)?;
+        read_records(crate::files::open(finished)?, finished, &TextTokens::default(), &mut lengths)?;
         if let Some(running) = running {
             lengths.all_run = true;
-            read_records(crate::files::open(running)?, running, &mut lengths)?;
+            read_records(crate::files::open(running)?, running, &TextTokens::default(), &mut lengths)?;
         }
         Survival::kaplan_meier(lengths.seen).map_err(|error| error.file(finished.display().to_string()).into())
     }

@@ -7,7 +7,7 @@ use super::law::{Law, normal_quantile, tokens};
 use super::trace::Trace;
 use crate::error::InputError;
 use crate::model::workload::Order;
-use crate::random::{Blocks, Purpose, Streams};
+use crate::random::{Blocks, Purpose, Streams, open_unit};
 use rand::Rng;
 
 /// Slots of a request's block of draws. The numbers are part of the results: never renumber. Slot 7 is spare.
@@ -198,6 +198,7 @@ impl Cursor<'_> {
     /// # Errors
     ///
     /// [`Rejected`] when its prompt fills the context: an answer, not a fault.
+    #[inline]
     pub fn request(&mut self, position: u64) -> Result<Request, Rejected> {
         let id = match &self.workload.permutation {
             None => position,
@@ -211,24 +212,27 @@ impl Cursor<'_> {
     /// # Errors
     ///
     /// As [`Cursor::request`].
+    #[inline]
     pub fn by_id(&mut self, id: u64) -> Result<Request, Rejected> {
         let workload = self.workload;
-        let draws = self.blocks.draws(id);
+        let bits = self.blocks.bits(id);
+        // Of eight draws most laws use half.
+        let drawn = |slot: usize| open_unit(bits[slot]);
         let (prompt_tokens, uncapped_output_tokens) = match (&workload.lengths, workload.copula) {
             (Lengths::Laws { prompt, output, .. }, None) => (
-                tokens(prompt.sample(draws[slot::PROMPT_PICK], draws[slot::PROMPT])),
-                tokens(output.sample(draws[slot::OUTPUT_PICK], draws[slot::OUTPUT])),
+                tokens(prompt.sample(drawn(slot::PROMPT_PICK), drawn(slot::PROMPT))),
+                tokens(output.sample(drawn(slot::OUTPUT_PICK), drawn(slot::OUTPUT))),
             ),
             (Lengths::Laws { prompt, output, .. }, Some(Copula { r, rest })) => {
-                let score = normal_quantile(draws[slot::PROMPT]);
-                let output_score = r * score + rest * normal_quantile(draws[slot::OUTPUT]);
+                let score = normal_quantile(drawn(slot::PROMPT));
+                let output_score = r * score + rest * normal_quantile(drawn(slot::OUTPUT));
                 (tokens(prompt.score_quantile(score)), tokens(output.score_quantile(output_score)))
             }
             (Lengths::Trace { trace, draw }, _) => {
                 let place = match draw {
                     RowDraw::InOrder => id as usize,
                     // A draw is below 1, so the product is below the count.
-                    RowDraw::WithReplacement => (draws[slot::ROW] * trace.rows.len() as f64) as usize,
+                    RowDraw::WithReplacement => (drawn(slot::ROW) * trace.rows.len() as f64) as usize,
                 };
                 let row = trace.rows[place.min(trace.rows.len() - 1)];
                 (row.prompt_tokens, row.output_tokens)
@@ -245,8 +249,8 @@ impl Cursor<'_> {
             prompt_tokens,
             output_tokens: uncapped_output_tokens.min(longest),
             uncapped_output_tokens,
-            acceptance_draw: draws[slot::ACCEPTANCE],
-            steps_draw: draws[slot::STEPS],
+            acceptance_draw: drawn(slot::ACCEPTANCE),
+            steps_draw: drawn(slot::STEPS),
         })
     }
 }

@@ -7,6 +7,8 @@ mod sglang;
 mod static_batch;
 mod vllm;
 
+use std::rc::Rc;
+
 use crate::engine::observe::{Limit, Observer};
 use crate::engine::replica::{Queue, Replica};
 use crate::engine::settings::{EngineSettings, PolicySettings};
@@ -82,6 +84,7 @@ impl PolicyState {
 }
 
 /// Plans the coming step by the replica's own rules, from what its host knew at `known`.
+#[inline]
 pub(super) fn plan<O: Observer>(
     replica: &mut Replica,
     now: SimTime,
@@ -90,9 +93,10 @@ pub(super) fn plan<O: Observer>(
     observer: &mut O,
 ) -> Result<Verdict> {
     replica.chunks.clear();
-    match replica.settings.policy {
-        PolicySettings::Sglang(rules) => sglang::plan(replica, &rules, now, known, queue, observer),
-        PolicySettings::Vllm(rules) => vllm::plan(replica, &rules, now, known, queue, observer),
+    let settings = Rc::clone(&replica.settings);
+    match &settings.policy {
+        PolicySettings::Sglang(rules) => sglang::plan(replica, rules, now, known, queue, observer),
+        PolicySettings::Vllm(rules) => vllm::plan(replica, rules, now, known, queue, observer),
         PolicySettings::Static => static_batch::plan(replica, now, known, queue),
     }
 }

@@ -7,11 +7,12 @@ use std::cmp::Reverse;
 
 use crate::engine::observe::{Limit, Observer};
 use crate::engine::policy::Verdict;
-use crate::engine::replica::{Chunk, Queue, Replica};
+use crate::engine::replica::{Chunk, Queue, Replica, Start};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::SglangSettings;
 use crate::error::{Error, Result};
 use crate::units::SimTime;
+use crate::workload::Request;
 
 pub(super) fn plan<O: Observer>(
     replica: &mut Replica,
@@ -33,6 +34,7 @@ pub(super) fn plan<O: Observer>(
 }
 
 /// A prompt that was cut goes on before others are admitted.
+#[inline]
 fn continue_chunked(replica: &mut Replica, chunk_left: &mut u64) {
     let Some(slot) = replica.policy.chunked else { return };
     let Some(sequence) = replica.slots[slot as usize].as_ref() else { return };
@@ -46,6 +48,7 @@ fn continue_chunked(replica: &mut Replica, chunk_left: &mut u64) {
 }
 
 /// Fills a prefill batch; returns why the next waiting request was left out.
+#[inline]
 fn admit(
     replica: &mut Replica,
     rules: &SglangSettings,
@@ -73,20 +76,15 @@ fn admit(
         let pool_tokens = replica.pool_pages * u64::from(replica.settings.page_tokens);
         let longest = u64::from(head.request.prompt_tokens) + u64::from(head.request.output_tokens);
         if longest + u64::from(replica.settings.lookahead_tokens) + 1 > pool_tokens {
-            return Err(Error::Impossible(format!(
-                "request {} needs {longest} tokens of KV cache (prompt {} + output {}) and the pool holds {pool_tokens}; \
-                 cap max_tokens, drop it, or enlarge the pool (a larger mem_fraction_static, fp8 KV, more GPUs per replica)",
-                head.request.id, head.request.prompt_tokens, head.request.output_tokens
-            )));
+            return Err(too_large(&head.request, pool_tokens));
         }
         // The engine clips what a request may write to what could ever fit.
         let reserve = (replica.policy.max_new_tokens(&head.request).saturating_sub(u64::from(generated)))
             .min(rules.reserve_clip_tokens)
             .min(pool_tokens.saturating_sub(goal + u64::from(replica.settings.page_tokens) + 1));
-        let request = head.request;
         let uncached = head.progress.as_ref().is_some_and(|progress| progress.uncached);
         let locked = replica.open_pages();
-        let hit = if uncached { None } else { replica.find_prefix(&request, goal) };
+        let hit = if uncached || !replica.reuses() { None } else { replica.find_prefix(&head.request, goal) };
         // What a hit keeps from eviction is no longer free; what it has on the device is not charged.
         let page_tokens = u64::from(replica.settings.page_tokens);
         let newly_locked = (locked - replica.open_pages()) * page_tokens;
@@ -102,8 +100,8 @@ fn admit(
             return Ok(replica.policy.full);
         }
         tokens_left = Some(left - (charged + reserve) as f64);
-        let Some(waiting) = queue.take(known) else { return Ok(None) };
-        let start = replica.resume(&waiting, hit, now);
+        let Some(waiting) = queue.take() else { return Ok(None) };
+        let start = if replica.reuses() { replica.resume(&waiting, hit, now) } else { Start::default() };
         let left_to_read = goal - u64::from(start.tokens);
         let slot = replica.admit(waiting, goal as u32, start, now);
         let tokens = left_to_read.min(chunk_left);
@@ -116,7 +114,18 @@ fn admit(
     }
 }
 
+#[cold]
+fn too_large(request: &Request, pool_tokens: u64) -> Error {
+    let Request { id, prompt_tokens, output_tokens, .. } = request;
+    let longest = u64::from(*prompt_tokens) + u64::from(*output_tokens);
+    Error::Impossible(format!(
+        "request {id} needs {longest} tokens of KV cache (prompt {prompt_tokens} + output {output_tokens}) and the pool holds {pool_tokens}; \
+         cap max_tokens, drop it, or enlarge the pool (a larger mem_fraction_static, fp8 KV, more GPUs per replica)"
+    ))
+}
+
 /// Free tokens less what the running requests are expected to write.
+#[inline]
 fn free_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
     let page_tokens = u64::from(replica.settings.page_tokens);
     let pool = (replica.open_pages() * page_tokens) as f64;
@@ -146,6 +155,7 @@ fn reserved_tokens(replica: &Replica, rules: &SglangSettings) -> f64 {
 }
 
 /// The new-token ratio at the replica's decode counter: a linear decay from where it last was set.
+#[inline]
 fn ratio(replica: &Replica, rules: &SglangSettings) -> f64 {
     let per_step = (rules.initial_ratio - rules.least_ratio) / rules.decay_steps.max(1) as f64;
     let steps = (replica.step - replica.policy.ratio_step) as f64;

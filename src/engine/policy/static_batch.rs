@@ -18,7 +18,7 @@ pub(super) fn plan(replica: &mut Replica, now: SimTime, known: SimTime, queue: &
         if queue.peek(known).is_none() {
             break;
         }
-        let Some(waiting) = queue.take(known) else { break };
+        let Some(waiting) = queue.take() else { break };
         longest_prompt = longest_prompt.max(waiting.request.prompt_tokens);
         longest_output = longest_output.max(waiting.request.output_tokens);
         let tokens = waiting.request.prompt_tokens;

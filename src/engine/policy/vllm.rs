@@ -175,7 +175,7 @@ fn admit(
             replica.policy.full = Some(Limit::KvPool);
             return Ok(replica.policy.full);
         }
-        let Some(waiting) = queue.take(known) else { return Ok(None) };
+        let Some(waiting) = queue.take() else { return Ok(None) };
         let start = replica.resume(&waiting, hit, now);
         let tokens = (goal - u64::from(start.tokens)).min(budget);
         let loading = start.is_loading();

@@ -6,6 +6,7 @@ use crate::engine::sequence::{Phase, Sequence};
 
 impl Replica {
     /// Context of all decode rows in the coming step, tokens.
+    #[inline]
     pub(in crate::engine) fn context_tokens(&self) -> u64 {
         self.context >> CONTEXT_UNIT_BITS
     }
@@ -43,6 +44,7 @@ impl Replica {
     }
 
     /// An upper bound of `pages_at` that costs O(1).
+    #[inline]
     pub(super) fn pages_bound(&self, steps_ahead: u64) -> u64 {
         let rows = u64::from(self.rows);
         let context = ((self.context + self.growth * steps_ahead) >> CONTEXT_UNIT_BITS) + 1;
@@ -56,16 +58,19 @@ impl Replica {
     }
 
     /// True when the coming decode step leaves `pages` free.
+    #[inline]
     pub(in crate::engine) fn has_free_pages(&self, pages: u64) -> bool {
         self.pages_bound(0) + pages <= self.open_pages() || self.used_pages() + pages <= self.open_pages()
     }
 
     /// True when the coming decode step fits.
+    #[inline]
     pub(in crate::engine) fn fits(&self) -> bool {
         self.has_free_pages(0)
     }
 
     /// Of `wanted` decode steps, how many run before the pool overflows; the first one is known to fit.
+    #[inline]
     pub(super) fn steps_that_fit(&self, wanted: u64) -> u64 {
         let pool = self.pages_without_waiting();
         if self.pages_bound(wanted - 1) <= pool {
@@ -80,21 +85,25 @@ impl Replica {
     }
 
     /// Pages of the prefix cache that decode rows begin with, each row's counted.
+    #[inline]
     pub(in crate::engine) fn shared_pages(&self) -> u64 {
         self.shared_pages
     }
 
     /// Pages that recurrent states of the running requests take from the token pool.
+    #[inline]
     fn state_pages(&self) -> u64 {
         self.settings.state_pages_per_request * self.running.len() as u64
     }
 
     /// Pages that running requests can have: all but those of the prefix cache that somebody reads or writes out.
+    #[inline]
     pub(in crate::engine) fn open_pages(&self) -> u64 {
         self.pool_pages.saturating_sub(self.locked_pages())
     }
 
     /// Pages that `tokens` fill.
+    #[inline]
     pub(in crate::engine) fn pages(&self, tokens: u64) -> u64 {
         match self.settings.page_tokens {
             // The usual case of token-sized pages is spared a division.
@@ -104,6 +113,7 @@ impl Replica {
     }
 
     /// Pages that the decode rows and everything held fill at the coming step, by their sum.
+    #[inline]
     pub(super) fn pages_by_sum(&self) -> u64 {
         (self.pages(self.context_tokens()) + self.held_pages + self.state_pages() + self.locked_pages())
             .saturating_sub(self.shared_pages)

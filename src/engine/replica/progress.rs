@@ -1,10 +1,8 @@
 //! The end of a stretch of steps: what it wrote and read, who ended, and the books.
 
-use std::cmp::Reverse;
-
 use crate::cost::{CONTEXT_UNIT_BITS, Cause};
 use crate::engine::observe::{Observer, StrideView};
-use crate::engine::replica::{ActiveStride, IdleStep, Queue, Replica};
+use crate::engine::replica::{ActiveStride, Beside, Finish, IdleStep, Queue, Replica};
 use crate::engine::sequence::Phase;
 use crate::engine::settings::Stride;
 use crate::units::{SimTime, Span};
@@ -15,20 +13,21 @@ const NEVER_STEP: u64 = u64::MAX / 2;
 impl Replica {
     /// Runs a stretch to its end at `now`: progress, completions, books.
     pub fn finish_stride<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
-        let Some(stride) = self.stride.take() else { return };
+        let Some(stride) = &self.stride else { return };
         debug_assert_eq!(stride.end, now, "a stride ends when it was planned to");
-        self.last_step_start = if stride.waits() { now } else { stride.last_step_start() };
+        let waits = stride.waits();
+        let ActiveStride { start, steps, rows, limit, prefill_tokens, .. } = *stride;
+        self.last_step_start = if waits { now } else { stride.last_step_start() };
         let running = self.running.len() as u32;
-        let span = now.since(stride.start);
+        let span = now.since(start);
         let written_before = self.written;
-        if stride.steps > 1 {
-            self.shrink_cache(stride.steps);
+        if self.reuse.is_some() && steps > 1 {
+            self.shrink_cache(steps);
         }
-        if stride.rows > 0 {
-            self.advance_decode(&stride);
+        if rows > 0 {
+            self.advance_decode(span);
         }
-        let prefill_tokens = stride.prefill_tokens;
-        if stride.waits() {
+        if waits {
             self.charge_wait(span);
             self.host_free_at = now;
         } else if prefill_tokens > 0 {
@@ -36,43 +35,45 @@ impl Replica {
         } else {
             self.host_free_at = self.last_step_start;
         }
-        self.counters.steps += stride.steps;
+        self.counters.steps += steps;
         self.counters.running_time += span.0 * u128::from(running);
-        self.counters.limit_time[stride.limit as usize] += span;
+        self.counters.limit_time[limit as usize] += span;
         self.counters.peak_running = self.counters.peak_running.max(running);
         self.busy_until = now;
         if observer.wants_strides() {
             let view = StrideView {
                 replica: self.index,
-                start: stride.start,
+                start,
                 end: now,
-                steps: stride.steps,
+                steps,
                 running,
                 prefill_tokens,
                 output_tokens: ((self.written - written_before) >> CONTEXT_UNIT_BITS) as u64,
                 waiting: queue.waiting(),
                 used_pages: (self.used_pages() + self.locked_pages()).min(self.pool_pages),
-                limit: stride.limit,
+                limit,
                 link_bytes: self.link_bytes(now),
             };
             observer.stride(&view);
         }
-        let last_context = self.context - if stride.rows > 0 { self.growth } else { 0 };
+        let last_context = self.context - if rows > 0 { self.growth } else { 0 };
         let completed_before = self.counters.completed;
         self.collect_finished(now, queue, observer);
         self.idle_step = None;
-        let ended = self.counters.completed > completed_before && stride.rows > 0 && prefill_tokens == 0;
+        let Some(stride) = self.stride.take() else { return };
+        let ended = self.counters.completed > completed_before && rows > 0 && prefill_tokens == 0;
         if ended && self.nothing_to_run() && !self.finished_in(self.step) {
             let slope = u128::from(stride.segment.slope_attoseconds);
-            let alone = stride.steps == 1;
+            let alone = steps == 1;
+            let Beside { stall, slowed_once, slowed_fixed, slowed_slope, .. } = self.beside;
             self.idle_step = Some(IdleStep {
-                rows: stride.rows,
+                rows,
                 kv: Span(u128::from(last_context) * slope + self.window_attoseconds),
                 extra: Span(stride.segment.extra_attoseconds),
-                stall: if alone { stride.stall } else { Span::ZERO },
-                slowed: Span(stride.slowed_fixed + stride.slowed_slope * u128::from(last_context))
-                    + if alone { stride.slowed_once } else { Span::ZERO },
-                limit: stride.limit,
+                stall: if alone { stall } else { Span::ZERO },
+                slowed: Span(slowed_fixed + slowed_slope * u128::from(last_context))
+                    + if alone { slowed_once } else { Span::ZERO },
+                limit,
                 running,
             });
         }
@@ -105,8 +106,10 @@ impl Replica {
         self.busy_until = self.last_step_start;
     }
 
-    pub(super) fn advance_decode(&mut self, stride: &ActiveStride) {
-        let steps = stride.steps;
+    #[inline]
+    fn advance_decode(&mut self, span: Span) {
+        let Some(stride) = &self.stride else { return };
+        let ActiveStride { steps, segment, .. } = *stride;
         let rows = stride.rows as usize;
         if self.counters.decode_steps.len() <= rows {
             self.counters.decode_steps.resize(rows + 1, 0);
@@ -114,13 +117,15 @@ impl Replica {
         self.counters.decode_steps[rows] += steps;
         let contexts = u128::from(self.context) * u128::from(steps)
             + u128::from(self.growth) * (u128::from(steps) * u128::from(steps - 1) / 2);
-        let kv = contexts * u128::from(stride.segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
+        let kv = contexts * u128::from(segment.slope_attoseconds) + self.window_attoseconds * u128::from(steps);
         self.counters.ledger[Cause::Kv] += Span(kv);
-        self.counters.ledger[Cause::StepGap] += Span(stride.segment.extra_attoseconds * u128::from(steps));
-        let slowed =
-            Span(contexts * stride.slowed_slope + stride.slowed_fixed * u128::from(steps)) + stride.slowed_once;
-        self.counters.ledger[Cause::Transfer] += slowed;
-        self.counters.slowed_time += slowed;
+        self.counters.ledger[Cause::StepGap] += Span(segment.extra_attoseconds * u128::from(steps));
+        if self.reuse.is_some() {
+            let Beside { slowed_once, slowed_fixed, slowed_slope, .. } = self.beside;
+            let slowed = Span(contexts * slowed_slope + slowed_fixed * u128::from(steps)) + slowed_once;
+            self.counters.ledger[Cause::Transfer] += slowed;
+            self.counters.slowed_time += slowed;
+        }
         let pages_before = self.pages_by_sum();
         self.step += steps;
         // A padded batch runs to its longest request whatever is drawn.
@@ -133,7 +138,7 @@ impl Replica {
         let pages = self.pages_by_sum();
         self.counters.peak_pages = self.counters.peak_pages.max(pages.min(self.pool_pages));
         // Contexts grow evenly, so the mean of both ends is the mean of the stretch.
-        self.counters.page_time += u128::from((pages_before + pages) / 2) * stride.end.since(stride.start).0;
+        self.counters.page_time += u128::from((pages_before + pages) / 2) * span.0;
     }
 
     /// The token-exact reference: every row draws the tokens of the step that just ran.
@@ -160,12 +165,13 @@ impl Replica {
             self.written += u128::from(tokens) << CONTEXT_UNIT_BITS;
             if sequence.generated_before >= sequence.request.output_tokens {
                 sequence.finish_step = step;
-                self.finish.push(Reverse((step, sequence.admission, slot)));
+                self.finish.push(Finish::new(step, sequence.admission, slot));
             }
         }
     }
 
-    pub(super) fn advance_prefill(&mut self, now: SimTime) {
+    #[inline]
+    fn advance_prefill(&mut self, now: SimTime) {
         self.counters.prefill_steps += 1;
         let chunks = std::mem::take(&mut self.chunks);
         for chunk in &chunks {
@@ -177,7 +183,9 @@ impl Replica {
             }
             sequence.prefilled += chunk.tokens;
             let whole = sequence.prefilled >= sequence.prefill_goal;
-            self.cache_prompt(slot, now);
+            if self.reuse.is_some() {
+                self.cache_prompt(slot, now);
+            }
             if whole {
                 self.begin_decode(slot, now);
             }
@@ -187,7 +195,8 @@ impl Replica {
     }
 
     /// A prompt is read: its first (or next) token is written, and the rest is a matter of decode steps.
-    pub(super) fn begin_decode(&mut self, slot: u32, now: SimTime) {
+    #[inline]
+    fn begin_decode(&mut self, slot: u32, now: SimTime) {
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
         sequence.first_token_at = sequence.first_token_at.min(now);
         sequence.generated_before += 1;
@@ -205,6 +214,7 @@ impl Replica {
     }
 
     /// A sequence becomes a decode row; its first step has a context of `context_tokens`.
+    #[inline]
     fn join_rows(&mut self, slot: u32, context_tokens: u32) {
         let step = self.step;
         let stride = self.settings.stride;
@@ -253,35 +263,31 @@ impl Replica {
         self.window_attoseconds += sequence.window_attoseconds;
         self.final_context_tokens += self.policy.final_context_tokens(&sequence.request);
         if steps < NEVER_STEP {
-            self.finish.push(Reverse((sequence.finish_step, sequence.admission, slot)));
+            self.finish.push(Finish::new(sequence.finish_step, sequence.admission, slot));
         }
     }
 
     /// True when completions are looked at one step late, in the same stop that releases their slots: the finished rows
     /// are computed in between anyway, and nobody reacts to a completion earlier.
+    #[inline]
     pub(super) fn defers(&self, queue: &mut impl Queue) -> bool {
         self.settings.overlap && self.settings.computes_finished_rows && !queue.reacts() && queue.more()
     }
 
-    pub(super) fn collect_finished<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
-        while let Some(&Reverse((finish_step, admission, slot))) = self.finish.peek() {
-            let stale = self.slots[slot as usize]
-                .as_ref()
-                .is_none_or(|sequence| sequence.admission != admission || sequence.phase != Phase::Decode);
-            if stale {
-                self.finish.pop();
-                continue;
-            }
+    #[inline]
+    fn collect_finished<O: Observer>(&mut self, now: SimTime, queue: &mut impl Queue, observer: &mut O) {
+        while let Some(&finish) = self.finish.peek() {
+            let finish_step = finish.step();
             if finish_step > self.step || finish_step == self.step && self.defers(queue) {
                 break;
             }
             self.finish.pop();
             let at = if finish_step == self.step { now } else { self.last_step_start };
-            self.complete(slot, at, queue, observer);
+            self.complete(finish.slot, at, queue, observer);
         }
     }
 
-    pub(super) fn complete<O: Observer>(&mut self, slot: u32, at: SimTime, queue: &mut impl Queue, observer: &mut O) {
+    fn complete<O: Observer>(&mut self, slot: u32, at: SimTime, queue: &mut impl Queue, observer: &mut O) {
         let computes = self.settings.computes_finished_rows;
         let step = self.step;
         let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
@@ -305,10 +311,9 @@ impl Replica {
         self.written -= u128::from(surplus).min(self.written);
         observer.completed(self.index, sequence);
         if !computes {
-            let left = sequence.clone();
-            sequence.held_pages = left.pages(step, self.settings.page_tokens, 0);
+            sequence.held_pages = sequence.pages(step, self.settings.page_tokens, 0);
             self.held_pages += sequence.held_pages;
-            self.leave_rows(&left);
+            self.leave_rows(slot);
         }
         self.unreleased.push(slot);
         queue.completed(at);

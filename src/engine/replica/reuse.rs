@@ -12,7 +12,7 @@ use crate::engine::link::{Direction, HostLinks, TransferId};
 use crate::engine::prefix_cache::{Block, Hit, Inserted, NodeId, PrefixCache, Prompts, Reader};
 use crate::engine::replica::Replica;
 use crate::engine::replica::write_only::WriteOnly;
-use crate::engine::sequence::{Phase, Sequence, Waiting};
+use crate::engine::sequence::{Phase, Waiting};
 use crate::engine::settings::{EngineSettings, PolicySettings};
 use crate::units::{SimTime, Span};
 use crate::workload::Request;
@@ -63,13 +63,14 @@ pub(in crate::engine) struct Start {
     pub pages: u64,
     /// Tokens in them.
     pub tokens: u32,
-    lock: Option<NodeId>,
-    branch_pages: u32,
+    pub(super) lock: Option<NodeId>,
+    pub(super) branch_pages: u32,
     load: Option<TransferId>,
 }
 
 impl Start {
     /// True when it waits for pages outside the batch.
+    #[inline]
     pub fn is_loading(&self) -> bool {
         self.load.is_some()
     }
@@ -149,12 +150,20 @@ impl Reuse {
 }
 
 impl Replica {
+    /// True when there is a prefix cache or a host side.
+    #[inline]
+    pub(in crate::engine) fn reuses(&self) -> bool {
+        self.reuse.is_some()
+    }
+
     /// Pages of the cache that cannot be evicted.
+    #[inline]
     pub(super) fn locked_pages(&self) -> u64 {
         self.reuse.as_ref().map_or(0, |reuse| reuse.cache.protected_pages())
     }
 
     /// Pages that running requests can grow into without waiting for a copy: where eviction writes, none of the cache's.
+    #[inline]
     pub(super) fn pages_without_waiting(&self) -> u64 {
         match &self.reuse {
             Some(reuse) if reuse.writes_back() => self.pool_pages.saturating_sub(reuse.cache.device_pages()),
@@ -222,15 +231,8 @@ impl Replica {
         start
     }
 
-    /// Notes where an admitted sequence starts.
-    pub(super) fn attach(&mut self, slot: u32, start: Start) {
-        let Some(sequence) = self.slots[slot as usize].as_mut() else { return };
-        sequence.lock = start.lock;
-        sequence.shared_pages = start.pages;
-        sequence.branch_pages = start.branch_pages;
-        sequence.prefilled = start.tokens;
-        sequence.loading = start.load.is_some();
-        let admission = sequence.admission;
+    /// An admitted sequence waits for the pages that it starts with.
+    pub(super) fn await_load(&mut self, slot: u32, admission: u64, start: Start) {
         if let (Some(id), Some(host)) = (start.load, self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut())) {
             host.loads.push((id, slot, admission));
         }
@@ -269,9 +271,9 @@ impl Replica {
     }
 
     /// A sequence left: its first `tokens` tokens stay in the cache; 0 leaves nothing more than what is there.
-    pub(super) fn leave_in_cache(&mut self, sequence: &Sequence, tokens: u32, now: SimTime) {
+    pub(super) fn leave_in_cache(&mut self, slot: u32, tokens: u32, now: SimTime) {
         let used = self.pages_by_sum();
-        let Some(reuse) = &mut self.reuse else { return };
+        let (Some(reuse), Some(sequence)) = (&mut self.reuse, &self.slots[slot as usize]) else { return };
         if let (Some(lane), Some(host)) = (&mut reuse.write_only, &mut reuse.host) {
             let pages = u64::from(tokens / reuse.page_tokens);
             if pages > 0 {
@@ -325,23 +327,24 @@ impl Replica {
 
     /// What a preempted sequence leaves behind: the blocks that vLLM has filled, nothing under SGLang. Returns the pages
     /// that went to the host for it to go on from.
-    pub(super) fn leave_preempted(&mut self, sequence: &Sequence, now: SimTime) -> u64 {
+    pub(super) fn leave_preempted(&mut self, slot: u32, now: SimTime) -> u64 {
         if self.reuse.is_none() {
             return 0;
         }
         self.keep_blocks(now);
+        let Some(sequence) = self.slots[slot as usize].clone() else { return 0 };
         if let Some(host) = self.reuse.as_mut().and_then(|reuse| reuse.host.as_mut()) {
             // Nobody waits for what a request reads that lost its place.
             host.loads.retain(|(.., admission)| *admission != sequence.admission);
         }
-        let swapped = if sequence.phase == Phase::Decode { self.swap_out(sequence, now) } else { 0 };
+        let swapped = if sequence.phase == Phase::Decode { self.swap_out(&sequence, now) } else { 0 };
         let kept = match (self.settings.policy, sequence.phase) {
             _ if swapped > 0 || sequence.loading || sequence.uncached => 0,
             (PolicySettings::Vllm(_), Phase::Prefill) => sequence.prefilled,
             (PolicySettings::Vllm(_), _) => sequence.request.prompt_tokens + sequence.generated(self.step) - 1,
             _ => 0,
         };
-        self.leave_in_cache(sequence, kept, now);
+        self.leave_in_cache(slot, kept, now);
         swapped
     }
 

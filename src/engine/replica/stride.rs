@@ -1,6 +1,6 @@
 //! The start of a stretch of steps: how long the plan stays valid, and what it costs.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 
 use crate::cost::{Cause, Segment};
 use crate::engine::observe::Limit;
@@ -24,13 +24,53 @@ pub(super) struct ActiveStride {
     pub(super) prefill_tokens: u64,
     /// Ends one step after a completion (see `Replica::defers`).
     pub(super) deferred: bool,
+    /// What copies add to its first step alone, attoseconds.
+    pub(super) once: u128,
+}
+
+/// What copies between host and GPU do to a stretch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
     /// What its first step waits for copies.
     pub(super) stall: Span,
-    /// What copies beside it add to its first step alone.
+    /// What copies add to its first decode step alone.
     pub(super) slowed_once: Span,
-    /// What copies beside it add to each step, and to each context unit of a step, attoseconds.
+    /// What they add to each decode step, and to each context unit of a step, attoseconds.
     pub(super) slowed_fixed: u128,
     pub(super) slowed_slope: u128,
+    /// When that ends.
+    until: Option<SimTime>,
+}
+
+/// When a sequence ends. Greatest is who ends first, and of those that end together who was admitted first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Finish {
+    /// Decode counter after its last step above its admission: one comparison orders both.
+    key: u128,
+    pub(super) slot: u32,
+}
+
+impl Finish {
+    pub(super) fn new(step: u64, admission: u64, slot: u32) -> Self {
+        Finish { key: u128::from(step) << 64 | u128::from(admission), slot }
+    }
+
+    /// Decode counter after the last step.
+    pub(super) fn step(self) -> u64 {
+        (self.key >> 64) as u64
+    }
+}
+
+impl Ord for Finish {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
+
+impl PartialOrd for Finish {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// What a step of ended rows has put into the books.
@@ -47,18 +87,21 @@ pub(super) struct IdleStep {
 
 impl ActiveStride {
     /// Time of the first `steps` steps.
+    #[inline]
     pub(super) fn span(&self, steps: u64) -> u128 {
-        let once = if steps > 0 { self.stall.0 + self.slowed_once.0 } else { 0 };
+        let once = if steps > 0 { self.once } else { 0 };
         let steps = u128::from(steps);
         once + steps * self.first + self.increment * (steps * steps.saturating_sub(1) / 2)
     }
 
     /// True when it holds no step: everything waits for a copy.
+    #[inline]
     pub(super) fn waits(&self) -> bool {
         self.steps == 0
     }
 
     /// Leaves out the steps that would start at `end` or later: from then on each costs something else.
+    #[inline]
     fn cut_before(&mut self, end: SimTime) {
         let left = end.since(self.start).0;
         if self.steps <= 1 || self.span(self.steps - 1) < left {
@@ -73,12 +116,17 @@ impl ActiveStride {
         self.steps = after.max(1);
     }
 
+    #[inline]
     pub(super) fn last_step_start(&self) -> SimTime {
-        if self.steps == 1 { self.start } else { self.start + Span(self.span(self.steps - 1)) }
+        if self.steps <= 1 {
+            return self.start;
+        }
+        self.end - Span(self.first + self.increment * u128::from(self.steps - 1))
     }
 }
 
 /// True when a step of `attoseconds` waits for copies for more than half of them: the link is what limits it.
+#[inline]
 fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
     2 * stall.0 > attoseconds
 }
@@ -86,55 +134,69 @@ fn waits_mostly(stall: Span, attoseconds: u128) -> bool {
 impl Replica {
     pub(super) fn start_decode(&mut self, now: SimTime, limit: Limit, at_most: u64, queue: &mut impl Queue) {
         let (fixed, segment) = self.cost.decode_at(self.rows, self.context);
-        let mut slope = u128::from(segment.slope_attoseconds);
-        let mut fixed = fixed + segment.extra_attoseconds + self.window_attoseconds;
-        let stall = self.take_stall(now, Span(fixed + slope * u128::from(self.context)));
-        let slowdown = self.slowdown();
-        let (slowed_fixed, slowed_slope) =
-            slowdown.map_or((0, 0), |(slowdown, _)| (slowdown.of(fixed), slowdown.of(slope)));
-        fixed += slowed_fixed;
-        slope += slowed_slope;
-        let slowed_once = self.take_slowed();
-        let first = fixed + slope * u128::from(self.context);
-        let increment = slope * u128::from(self.growth);
+        let slope = u128::from(segment.slope_attoseconds);
+        let fixed = fixed + segment.extra_attoseconds + self.window_attoseconds;
         let steps = if self.settings.stride == Stride::Longest && at_most > 1 {
             self.longest_stride(&segment, queue)
         } else {
             1
         };
-        self.charge_wait(stall);
-        let next_finish = self.finish.peek().map(|Reverse((finish_step, ..))| *finish_step);
         let mut stride = ActiveStride {
             start: now,
             end: now,
             steps,
-            first,
-            increment,
+            first: fixed + slope * u128::from(self.context),
+            increment: slope * u128::from(self.growth),
             rows: self.rows,
             segment,
-            limit: if waits_mostly(stall, stall.0 + first) { Limit::HostLink } else { limit },
+            limit,
             prefill_tokens: 0,
             deferred: false,
-            stall,
-            slowed_once,
-            slowed_fixed,
-            slowed_slope,
+            once: 0,
         };
-        if let Some((_, end)) = slowdown {
-            stride.cut_before(end);
+        if self.reuse.is_some() {
+            self.beside = self.copies_beside(now, fixed, slope, Span(stride.first));
+            self.beside.slowed_once = self.take_slowed();
+            let Beside { stall, slowed_once, slowed_fixed, slowed_slope, until } = self.beside;
+            stride.first += slowed_fixed + slowed_slope * u128::from(self.context);
+            stride.increment += slowed_slope * u128::from(self.growth);
+            stride.once = stall.0 + slowed_once.0;
+            if waits_mostly(stall, stall.0 + stride.first) {
+                stride.limit = Limit::HostLink;
+            }
+            if let Some(end) = until {
+                stride.cut_before(end);
+            }
         }
+        let next_finish = self.finish.peek().map(|finish| finish.step());
         stride.deferred = next_finish.is_some_and(|finish_step| finish_step < self.step + stride.steps);
         stride.end = now + Span(stride.span(stride.steps));
         self.stride = Some(stride);
     }
 
+    /// What copies do to a stretch that begins `now`: its decode steps cost `fixed` and `slope` a context unit,
+    /// attoseconds, and its first step computes for `compute`.
+    fn copies_beside(&mut self, now: SimTime, fixed: u128, slope: u128, compute: Span) -> Beside {
+        let stall = self.take_stall(now, compute);
+        self.charge_wait(stall);
+        let Some((slowdown, end)) = self.slowdown() else { return Beside { stall, ..Beside::default() } };
+        Beside {
+            stall,
+            slowed_once: Span::ZERO,
+            slowed_fixed: slowdown.of(fixed),
+            slowed_slope: slowdown.of(slope),
+            until: Some(end),
+        }
+    }
+
     /// For how many steps the plan stays valid.
+    #[inline]
     pub(super) fn longest_stride(&self, segment: &Segment, queue: &mut impl Queue) -> u64 {
         if !self.unreleased.is_empty() {
             return 1;
         }
-        let Some(Reverse((finish_step, ..))) = self.finish.peek() else { return 1 };
-        let mut steps = finish_step + u64::from(self.defers(queue)) - self.step;
+        let Some(finish) = self.finish.peek() else { return 1 };
+        let mut steps = finish.step() + u64::from(self.defers(queue)) - self.step;
         debug_assert!(steps > 0, "finished requests are collected before a stride");
         if self.growth > 0 && segment.last_context < u64::MAX {
             let crossing = segment.last_context.saturating_sub(self.context) / self.growth + 1;
@@ -143,6 +205,7 @@ impl Replica {
         self.steps_that_fit(steps)
     }
 
+    #[inline]
     pub(super) fn start_prefill(&mut self, now: SimTime, decode_rows: u32, limit: Limit, known: SimTime) {
         let (mut tokens, mut recomputed, mut pairs) = (0u64, 0u64, 0.0);
         let padded = self.policy.padded_prompt;
@@ -166,36 +229,37 @@ impl Replica {
             fixed = own + segment.extra_attoseconds + self.window_attoseconds;
         }
         let slope = u128::from(segment.slope_attoseconds);
-        let stall = self.take_stall(now, Span(gpu + fixed + slope * u128::from(self.context)));
-        let slowdown = self.slowdown().filter(|_| decode_rows > 0);
-        let (slowed_fixed, slowed_slope) =
-            slowdown.map_or((0, 0), |(slowdown, _)| (slowdown.of(fixed), slowdown.of(slope)));
-        let decode = fixed + slowed_fixed + (slope + slowed_slope) * u128::from(self.context);
-        self.charge_wait(stall);
+        let mut decode = fixed + slope * u128::from(self.context);
+        let mut ready = now;
+        let mut launch_end = known;
+        if self.reuse.is_some() {
+            self.beside = self.copies_beside(now, fixed, slope, Span(gpu + decode));
+            decode += self.beside.slowed_fixed + self.beside.slowed_slope * u128::from(self.context);
+            ready = now + self.beside.stall;
+            launch_end = known + self.take_read_work();
+        }
         let recompute_part = if recomputed == 0 { 0 } else { gpu / u128::from(tokens) * u128::from(recomputed) };
         self.counters.ledger[Cause::Recompute] += Span(recompute_part);
         self.counters.ledger[Cause::Prefill] += Span(gpu - recompute_part);
         let total_tokens = tokens + u64::from(decode_rows) * u64::from(self.cost.verify_width());
-        let launch_end = known + self.take_read_work() + Span(attoseconds(self.cost.prefill_launch_s(total_tokens)));
-        let gpu_end = now + stall + Span(gpu + decode);
+        launch_end = launch_end + self.cost.prefill_launch(total_tokens);
+        let gpu_end = ready + Span(gpu + decode);
         let end = gpu_end.max(launch_end);
         self.counters.ledger[Cause::StepGap] += end.since(gpu_end);
         self.host_free_at = launch_end;
+        let span = end.since(now).0;
         self.stride = Some(ActiveStride {
             start: now,
             end,
             steps: 1,
-            first: end.since(now).0,
+            first: span,
             increment: 0,
             rows: decode_rows,
             segment,
-            limit: if waits_mostly(stall, end.since(now).0) { Limit::HostLink } else { limit },
+            limit: if waits_mostly(ready.since(now), span) { Limit::HostLink } else { limit },
             prefill_tokens: tokens,
             deferred: false,
-            stall: Span::ZERO,
-            slowed_once: Span::ZERO,
-            slowed_fixed,
-            slowed_slope,
+            once: 0,
         });
     }
 
@@ -212,10 +276,7 @@ impl Replica {
             limit: Limit::HostLink,
             prefill_tokens: 0,
             deferred: false,
-            stall: Span::ZERO,
-            slowed_once: Span::ZERO,
-            slowed_fixed: 0,
-            slowed_slope: 0,
+            once: 0,
         });
     }
 

@@ -14,7 +14,7 @@ use super::job::JobPart;
 use crate::format::percent;
 use crate::measured::Severity;
 
-pub use spikes::{Spike, spikes};
+pub use spikes::{Spike, spikes, stands_out};
 
 /// What the user says of the file.
 #[derive(Clone, Copy, Debug, Default)]

@@ -48,6 +48,11 @@ pub(super) fn at(counts: &Counts, tokens: u32, distinct: usize) -> Option<Spike>
     Some(Spike { tokens, rows, share: rows / counts.total(), times: rows / mean })
 }
 
+/// Whether `tokens` has over 5 times the rows of its neighbours, beyond what chance makes.
+pub fn stands_out(counts: &Counts, tokens: u32) -> bool {
+    at(counts, tokens, counts.distinct()).is_some()
+}
+
 /// Lengths with over 0.2% of the rows and over 5 times their neighbours, rising.
 pub fn spikes(counts: &Counts) -> Vec<Spike> {
     // In fewer rows a handful of equal lengths is no spike.

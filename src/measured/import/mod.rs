@@ -1,5 +1,6 @@
 //! Result files of benchmark tools as measured tables: what each tool calls its numbers, and nothing typed again.
 
+mod folder;
 mod text;
 mod tools;
 
@@ -8,9 +9,10 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::table::{RateKind, Row, Shape, Table};
+use super::table::{RateKind, Row, Server, Shape, Table};
 use crate::error::InputError;
 
+pub use folder::{Sweep, read_folder};
 pub(crate) use text::{is_aiperf_csv, markdown_as_csv};
 
 /// A tool that writes results.
@@ -201,7 +203,18 @@ impl Imported {
             return Err(InputError::new(found, remedy).file(file));
         }
         rows.sort_by_key(|row| row.concurrency);
-        Ok((Table { file: file.to_owned(), rows, unused_columns: Vec::new(), about: None }, left_out))
+        Ok((Table { server: self.server(), ..Table::of_rows(file, rows) }, left_out))
+    }
+
+    /// What the runs recorded of the server.
+    pub fn server(&self) -> Server {
+        let runs = || self.runs.iter().map(|(_, run)| run);
+        let accepted: Vec<f64> = runs().filter_map(|run| run.acceptance).filter(|length| *length >= 1.0).collect();
+        let caps = runs().filter_map(|run| run.running_cap).filter(|cap| *cap >= 1.0 && *cap <= f64::from(u32::MAX));
+        Server {
+            acceptance: (!accepted.is_empty()).then(|| accepted.iter().sum::<f64>() / accepted.len() as f64),
+            running_cap: caps.map(|cap| cap as u32).next(),
+        }
     }
 }
 

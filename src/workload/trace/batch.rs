@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::jsonl::{Emit, Object, id_of, token_value, tokens_of};
 use super::record::{Finish, NO_LENGTH, Record};
-use super::{Checked, guessed_time_ns, text_tokens, time_ns};
+use super::{Checked, guessed_time_ns, time_ns};
 use crate::error::InputError;
 
 fn failed(why: &str, detail: String) -> InputError {
@@ -68,7 +68,7 @@ pub(super) fn openai_output(object: &Object, emit: &mut Emit<'_>) -> Checked<()>
         ..Record::default()
     };
     for _ in 0..several {
-        emit(record, None)?;
+        emit.record(record, None)?;
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ pub(super) fn anthropic_output(object: &Object, emit: &mut Emit<'_>) -> Checked<
         empty_answer: text.as_ref().map(|text| text.trim().is_empty()),
         ..Record::default()
     };
-    emit(record, None)
+    emit.record(record, None)
 }
 
 /// The text of a list of messages, whose contents are texts or lists of parts.
@@ -129,8 +129,8 @@ pub(super) fn openai_input(object: &Object, emit: &mut Emit<'_>) -> Checked<()> 
     let caps = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
     let cap = caps.iter().find_map(|name| token_value(body, name).ok());
     let record =
-        Record { input: Some(text_tokens(&text)), cap, id: id_of(object, &["custom_id"]), ..Record::default() };
-    emit(record, None)
+        Record { input: Some(emit.tokens(&text)), cap, id: id_of(object, &["custom_id"]), ..Record::default() };
+    emit.record(record, None)
 }
 
 pub(super) fn aiperf_export(object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
@@ -152,7 +152,7 @@ pub(super) fn aiperf_export(object: &Object, emit: &mut Emit<'_>) -> Checked<()>
         time_ns: start.map(|ns| time_ns(ns, 1.0)).transpose().map_err(|error| error.key("request_start_ns"))?,
         ..Record::default()
     };
-    emit(record, None)
+    emit.record(record, None)
 }
 
 /// The requests of one run, in the order they were sent; failed ones have an error text and output 0.
@@ -177,7 +177,7 @@ pub(super) fn bench_result(object: &Object, emit: &mut Emit<'_>) -> Checked<()> 
             ..Record::default()
         };
         let finish = if error { Finish::Failed } else { Finish::Unknown };
-        emit(Record { finish, ..record }, None)?;
+        emit.record(Record { finish, ..record }, None)?;
     }
     Ok(())
 }

@@ -9,14 +9,29 @@ use serde_json::{Map, Value};
 use super::batch;
 use super::lines::{LONGEST_LINE_BYTES, Lines};
 use super::record::{Finish, Record, RecordSink, hashed};
-use super::{Checked, TraceFormat, guessed_time_ns, parse_tokens, text_tokens, time_ns, whole_tokens};
+use super::{Checked, TextTokens, TraceFormat, guessed_time_ns, parse_tokens, time_ns, whole_tokens};
 use crate::error::{Error, InputError, Result};
 use crate::measured::import::tool_of;
 
 pub(super) type Object = Map<String, Value>;
 
-/// Takes each record of an object with its list of prefix blocks.
-pub(super) type Emit<'a> = dyn FnMut(Record, Option<&Value>) -> Checked<()> + 'a;
+/// Takes each record of an object.
+pub(super) struct Emit<'a> {
+    take: &'a mut dyn FnMut(Record, Option<&Value>) -> Checked<()>,
+    texts: &'a TextTokens,
+}
+
+impl Emit<'_> {
+    /// Takes a record with its list of prefix blocks.
+    pub(super) fn record(&mut self, record: Record, prefix: Option<&Value>) -> Checked<()> {
+        (self.take)(record, prefix)
+    }
+
+    /// Tokens of a text.
+    pub(super) fn tokens(&self, text: &str) -> u32 {
+        self.texts.count(text)
+    }
+}
 
 /// What the keys of a format are called.
 struct Keys {
@@ -159,6 +174,7 @@ fn detect(object: &Object) -> Checked<(&'static Keys, bool)> {
 /// Reads objects into a sink, in the format of the first of them.
 struct Reading<'s> {
     sink: &'s mut dyn RecordSink,
+    texts: &'s TextTokens,
     keys: Option<&'static Keys>,
 }
 
@@ -176,7 +192,7 @@ impl Reading<'_> {
         let sink = &mut *self.sink;
         // A failure of the sink ends the reading, a bad record does not.
         let mut fatal = Ok(());
-        let read = (keys.read)(keys, object, &mut |record, prefix| {
+        let mut take = |record: Record, prefix: Option<&Value>| {
             if fatal.is_err() {
                 return Ok(());
             }
@@ -184,14 +200,15 @@ impl Reading<'_> {
                 fatal = sink.refused(error.line(line));
             }
             Ok(())
-        });
+        };
+        let read = (keys.read)(keys, object, &mut Emit { take: &mut take, texts: self.texts });
         fatal?;
         read.or_else(|error| self.sink.refused(error.line(line)))
     }
 }
 
-pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSink) -> Result<()> {
-    let mut reading = Reading { sink, keys: None };
+pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, texts: &TextTokens, sink: &mut dyn RecordSink) -> Result<()> {
+    let mut reading = Reading { sink, texts, keys: None };
     if lines.starts_list()? {
         list(lines, &mut reading)?;
     } else {
@@ -281,7 +298,7 @@ fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let found = |names: &[&'static str]| names.iter().copied().find(|name| object.contains_key(*name));
     let input = match (found(keys.prompt), object.get("text_input")) {
         (Some(key), _) => Some(token_value(object, key)?),
-        (None, Some(text)) => text.as_str().map(text_tokens),
+        (None, Some(text)) => text.as_str().map(|text| emit.tokens(text)),
         (None, None) => None,
     };
     let output = found(keys.output).map(|key| token_value(object, key)).transpose()?;
@@ -298,7 +315,7 @@ fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
         id: id_of(object, &["request_id", "custom_id"]),
         ..Record::default()
     };
-    emit(record, object.get("hash_ids"))
+    emit.record(record, object.get("hash_ids"))
 }
 
 pub(super) fn id_of(object: &Object, names: &[&str]) -> Option<u64> {
@@ -315,7 +332,7 @@ fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()
         let request = request.as_object().ok_or_else(bad)?;
         let input = Some(token_value(request, keys.prompt[0])?);
         let output = Some(token_value(request, keys.output[0])?);
-        emit(Record { input, output, time_ns: start, ..Record::default() }, None)?;
+        emit.record(Record { input, output, time_ns: start, ..Record::default() }, None)?;
     }
     Ok(())
 }
@@ -331,26 +348,26 @@ fn conversation(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
         return Err(InputError::new("fewer than 2 turns", remedy).key("conversations"));
     };
     let record = Record {
-        input: Some(text_tokens(prompt)),
-        output: Some(text_tokens(answer)),
+        input: Some(emit.tokens(prompt)),
+        output: Some(emit.tokens(answer)),
         empty_answer: Some(answer.trim().is_empty()),
         id: id_of(object, &["id"]),
         ..Record::default()
     };
-    emit(record, None)
+    emit.record(record, None)
 }
 
 /// `max_tokens` is a cap, not a length: there is no output.
 fn chat_request(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
-    let input = object.get("messages").map(|messages| text_tokens(&batch::message_text(messages)));
+    let input = object.get("messages").map(|messages| emit.tokens(&batch::message_text(messages)));
     let cap = token_value(object, "max_completion_tokens").or_else(|_| token_value(object, "max_tokens")).ok();
-    emit(Record { input, cap, ..Record::default() }, None)
+    emit.record(Record { input, cap, ..Record::default() }, None)
 }
 
 fn prompt_only(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
-    let input = object.get("prompt").and_then(Value::as_str).map(text_tokens);
+    let input = object.get("prompt").and_then(Value::as_str).map(|text| emit.tokens(text));
     let output = object.contains_key("output_tokens").then(|| token_value(object, "output_tokens")).transpose()?;
-    emit(Record { input, output, ..Record::default() }, None)
+    emit.record(Record { input, output, ..Record::default() }, None)
 }
 
 fn row_time(keys: &Keys, object: &Object) -> Checked<Option<i64>> {

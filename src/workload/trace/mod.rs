@@ -9,6 +9,7 @@ mod lines;
 mod record;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::fmt;
 use std::io::BufRead;
@@ -20,10 +21,7 @@ use crate::error::{Error, InputError, Result, nearest};
 
 use lines::Lines;
 pub use record::{Finish, Record, RecordSink};
-
-/// Characters that stand for a token where a file has only text: English prose in byte-pair vocabularies of 100,000
-/// and more entries has 4 to 4.5, code about 3.
-pub const CHARACTERS_PER_TOKEN: f64 = 4.0;
+pub use texts::{CHARACTERS_PER_TOKEN, TextTokens};
 
 /// A result whose error still lacks its file.
 type Checked<T> = std::result::Result<T, InputError>;
@@ -104,7 +102,7 @@ impl TraceFormat {
         }
     }
 
-    /// Whether some lengths are estimated from text at [`CHARACTERS_PER_TOKEN`].
+    /// Whether some lengths are those of texts, counted or estimated by [`TextTokens`].
     pub fn has_text(self) -> bool {
         use TraceFormat::{AiperfTrace, ChatRequests, Conversations, OpenAiBatchInput, Prompts};
         matches!(self, AiperfTrace | ChatRequests | Conversations | OpenAiBatchInput | Prompts)
@@ -141,11 +139,13 @@ impl PrefixBlocks {
     }
 }
 
-/// What to do with odd rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What to do with odd rows, and with texts.
+#[derive(Clone, Debug, Default)]
 pub struct TraceOptions {
     /// Leave out rows whose prompt or output is 0 tokens (failures in BurstGPT) instead of refusing the trace.
     pub skip_empty: bool,
+    /// How texts become numbers of tokens.
+    pub texts: TextTokens,
 }
 
 /// A trace, in order of arrival.
@@ -181,21 +181,22 @@ impl Trace {
     ///
     /// As [`Trace::read`].
     pub fn from_reader(reader: impl BufRead, path: &Path, options: TraceOptions) -> Result<Trace> {
-        let mut rows = RawRows::new(options);
-        read_records(reader, path, &mut rows)?;
+        let mut rows = RawRows::new(options.skip_empty);
+        read_records(reader, path, &options.texts, &mut rows)?;
         rows.into_trace().map_err(|error| in_file(error, path))
     }
 }
 
-/// Reads the records of `reader`, whatever their format, into `sink`; `path` is the name for errors.
+/// Reads the records of `reader`, whatever their format, into `sink`; `path` is the name for errors. Texts are counted by
+/// `texts`.
 ///
 /// # Errors
 ///
 /// An unreadable file, an unknown format, and what the sink refuses to go on from.
-pub fn read_records(reader: impl BufRead, path: &Path, sink: &mut dyn RecordSink) -> Result<()> {
+pub fn read_records(reader: impl BufRead, path: &Path, texts: &TextTokens, sink: &mut dyn RecordSink) -> Result<()> {
     let mut lines = Lines::new(reader, path);
     let json = lines.starts_json()?;
-    let read = if json { jsonl::read(&mut lines, sink) } else { csv::read(&mut lines, sink) };
+    let read = if json { jsonl::read(&mut lines, texts, sink) } else { csv::read(&mut lines, sink) };
     read.map_err(|error| in_file(error, path))
 }
 
@@ -236,11 +237,11 @@ struct RawRow {
 }
 
 impl RawRows {
-    fn new(options: TraceOptions) -> Self {
+    fn new(skip_empty: bool) -> Self {
         RawRows {
             format: TraceFormat::Lengths,
             timed: false,
-            skip_empty: options.skip_empty,
+            skip_empty,
             skipped: 0,
             rows: Vec::new(),
             prefix_blocks: None,
@@ -384,11 +385,6 @@ fn guessed_time_ns(time: f64) -> Checked<i64> {
         _ => 1e9,
     };
     time_ns(time, ns_per_unit)
-}
-
-/// Tokens of a text, estimated.
-fn text_tokens(text: &str) -> u32 {
-    (text.chars().count() as f64 / CHARACTERS_PER_TOKEN).ceil() as u32
 }
 
 /// A length for a law: at least 1 token.

@@ -100,7 +100,7 @@ fn empty_rows_are_refused_or_skipped() {
         error,
         "t:3: Response tokens: 0 tokens; every request has at least 1 token; skip_empty leaves such rows out"
     );
-    let trace = read_with(text, TraceOptions { skip_empty: true }).unwrap();
+    let trace = read_with(text, TraceOptions { skip_empty: true, ..TraceOptions::default() }).unwrap();
     assert_eq!((trace.rows.len(), trace.skipped), (1, 1));
 }
 
