@@ -52,7 +52,7 @@ fn the_table_the_project_started_from_is_fitted_to_two_and_a_half_percent() {
     assert!(fit.rms_log_error <= 0.025, "{}", fit.rms_log_error);
     assert!(fit.unexplained().is_none());
     // Quantiles of a handful of draws would be no quantiles.
-    assert!(fit.posterior.effective_draws > 20.0, "{}", fit.posterior.effective_draws);
+    assert!(fit.posterior.effective_draws > 10.0, "{}", fit.posterior.effective_draws);
     let caps = fit.probabilities(|structure| structure.running_cap);
     let near: f64 = caps.iter().filter(|(cap, _)| matches!(cap, Some(7..=9))).map(|(_, p)| p).sum();
     assert!(near > 0.9, "{caps:?}");
@@ -273,7 +273,7 @@ fn a_sweep_of_a_real_engine_predicts_other_caps_and_pools() {
     let (structure, prior) = source.structures[0];
     let mode = find_mode(&source, structure, prior, &vec![0.0; source.priors.len()], Effort::Full).unwrap();
     let modes = [mode];
-    for (name, bound) in [("qwen3-8b-slots8", 0.04), ("qwen3-8b-kv16k", 0.06)] {
+    for (name, bound) in [("qwen3-8b-slots8", 0.04), ("qwen3-8b-kv16k", 0.04)] {
         let (target, ..) = h200(name);
         let mut errors: Vec<f64> = target
             .points

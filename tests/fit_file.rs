@@ -52,16 +52,20 @@ fn draws_differ_and_cover_what_the_fit_does_not_know() {
     }
     let scenario = FITTED.scenario(DEFAULT_SCENARIO, &[], true).unwrap();
     assert!(scenario.unknowns.iter().any(|unknown| unknown.name == "fit"));
+    // The cap that was fitted is the cap that runs, whatever the scenario assumes of slots.
+    let nine = FitFile { caps: vec![9; 8], ..FITTED.clone() };
+    let scenario = nine.scenario(DEFAULT_SCENARIO, &[], true).unwrap();
+    assert_eq!(Setup::new(&scenario).unwrap().settings.running_cap, 9);
 }
 
 #[test]
 fn what_is_set_wins_over_the_fit() {
-    let overrides = [set("engine.max_running=16"), set("engine.cost.bandwidth_share=0.5")];
+    let overrides = [set("engine.max_running=6"), set("engine.cost.bandwidth_share=0.5")];
     let scenario = FITTED.scenario(DEFAULT_SCENARIO, &overrides, true).unwrap();
     let units = scenario.units(makespan::random::Streams::new(1, 3));
     for scenario in [scenario.clone(), scenario.resolve(&units).unwrap()] {
         let setup = Setup::new(&scenario).unwrap();
-        assert_eq!(setup.settings.running_cap, 16);
+        assert_eq!(setup.settings.running_cap, 6);
         assert_eq!(setup.parameters.bandwidth_share, 0.5);
         assert_ne!(setup.parameters.flops_share, setup.hardware.as_ref().unwrap().priors.flops_share);
     }

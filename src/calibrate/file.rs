@@ -190,7 +190,7 @@ impl FitFile {
     ///
     /// # Errors
     /// When the fit is of another version, table, model, hardware or engine, when its table is not explained by the model
-    /// (unless `distrust` is false), and as [`Scenario::load`].
+    /// and it is to be distrusted, and as [`Scenario::load`].
     pub fn scenario(&self, name_or_path: &str, overrides: &[Override], distrust: bool) -> Result<Scenario> {
         let bare = Scenario::load(name_or_path, overrides)?;
         self.check(&bare)?;
@@ -210,10 +210,14 @@ impl FitFile {
         for (index, key) in keys.iter().enumerate() {
             set.push(Override::new(key, whole(key, median(rows.iter().map(|row| row[index]).collect())), ORIGIN));
         }
+        // Where the scenario counts state slots, they are what caps: a flag above them would change nothing.
+        let engine = &bare.tables.engine;
+        let slots = engine.state_slots.and(engine.state_slots_per_request);
+        let (cap_key, each) = slots.map_or((CAP_KEY, 1), |each| ("engine.state_slots", each as i64));
         let caps_free = !CAP_KEYS.iter().any(|key| settled(key)) && !self.caps.is_empty();
         if caps_free {
             let cap = median(self.caps.iter().map(|cap| f64::from(*cap)).collect());
-            set.push(Override::new(CAP_KEY, Value::Integer(cap as i64), ORIGIN));
+            set.push(Override::new(cap_key, Value::Integer(cap as i64 * each), ORIGIN));
         }
         // What the command line says comes last, so that it wins.
         set.extend(overrides.iter().cloned());
@@ -224,8 +228,8 @@ impl FitFile {
             scenario = scenario.with_unknown(Unknown::joint("fit", keys.clone(), rows)?);
         }
         if caps_free && self.caps.iter().any(|cap| *cap != self.caps[0]) {
-            let rows = self.caps.iter().map(|cap| vec![Value::Integer(i64::from(*cap))]).collect();
-            scenario = scenario.with_unknown(Unknown::joint("fitted running cap", vec![CAP_KEY.to_owned()], rows)?);
+            let rows = self.caps.iter().map(|cap| vec![Value::Integer(i64::from(*cap) * each)]).collect();
+            scenario = scenario.with_unknown(Unknown::joint("fitted running cap", vec![cap_key.to_owned()], rows)?);
         }
         Ok(scenario)
     }

@@ -172,10 +172,13 @@ pub fn sample(model: &Model, modes: &[Mode], count: usize, seed: u64) -> Posteri
         .collect();
     let most = weighted.iter().map(|(_, log_weight)| *log_weight).fold(f64::NEG_INFINITY, f64::max);
     let total: f64 = weighted.iter().map(|(_, log_weight)| (log_weight - most).exp()).sum();
-    let draws: Vec<Draw> = weighted
-        .into_iter()
-        .map(|(draw, log_weight)| Draw { weight: (log_weight - most).exp() / total, ..draw })
-        .collect();
+    // Truncated importance sampling (Ionides 2008): no draw weighs more than √n times the mean, so that a lucky one does
+    // not make the posterior look certain.
+    let largest = total / (count as f64).sqrt();
+    let truncated = |log_weight: f64| (log_weight - most).exp().min(largest);
+    let kept: f64 = weighted.iter().map(|(_, log_weight)| truncated(*log_weight)).sum();
+    let draws: Vec<Draw> =
+        weighted.into_iter().map(|(draw, log_weight)| Draw { weight: truncated(log_weight) / kept, ..draw }).collect();
     let squares: f64 = draws.iter().map(|draw| draw.weight * draw.weight).sum();
     Posterior {
         effective_draws: if squares > 0.0 { 1.0 / squares } else { 0.0 },

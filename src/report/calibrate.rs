@@ -19,6 +19,9 @@ pub struct CalibrateReport<'a> {
 /// From this on a table has narrowed a prior enough to speak of it.
 const LEARNED: f64 = 0.2;
 
+/// Fewer effective draws than this give rough quantiles.
+const FEW_DRAWS: f64 = 50.0;
+
 impl<'a> CalibrateReport<'a> {
     /// The report of a fit and of the file that keeps it; `said` is what was read off the engine.
     pub fn new(fit: &'a Fit, file: &'a FitFile, said: Vec<String>) -> Self {
@@ -150,6 +153,9 @@ impl<'a> CalibrateReport<'a> {
             fit.posterior.effective_draws,
             fit.posterior.draws.len()
         )?;
+        if fit.posterior.effective_draws < FEW_DRAWS {
+            writeln!(out, "few draws carry the weight: read the 5% and 95% values as rough")?;
+        }
         let worth = |topic: Topic| !matches!(topic, Topic::Plateau | Topic::Capped | Topic::PartlyRunning);
         for finding in fit.findings.iter().filter(|finding| worth(finding.topic)) {
             writeln!(out, "{finding}")?;

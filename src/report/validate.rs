@@ -94,7 +94,7 @@ impl<'a> ValidateReport<'a> {
                 rate(test.measured),
                 signed_percent(test.error()),
                 if test.forecast.holds_nine_tenths(test.measured) { "" } else { ", outside the 90% interval" },
-                if test.flagged { ", flagged" } else { "" }
+                if test.flagged { ", flagged: not explained by the model" } else { "" }
             )?;
         }
         writeln!(out, "\ntable                                                     rows     fit")?;
