@@ -11,8 +11,9 @@ use crate::engine::prefix_cache::Prompts;
 use crate::engine::settings::EngineSettings;
 use crate::units::{SimTime, Span};
 
-/// Share of the pool, as a divisor, that running requests and copies in flight may fill before every block is kept.
-const ROOMY: u64 = 2;
+/// Share of the pool, in tenths, that running requests and copies in flight may fill before every block is kept: requests
+/// write far less than a tenth of a pool while one copy is under way.
+const ROOMY_TENTHS: u64 = 9;
 
 /// A copy to the host in flight.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +77,7 @@ impl WriteOnly {
         self.busy += time;
         self.slowed += Span(time.0 * self.ppm / 1_000_000);
         let flying: u64 = self.flights.iter().filter(|flight| flight.end > now).map(|flight| flight.pages).sum();
-        flying + used <= pool / ROOMY
+        10 * (flying + used) <= ROOMY_TENTHS * pool
     }
 
     /// Bytes moved and time spent on them by `now`.
