@@ -202,7 +202,8 @@ impl ForecastReport {
         let mut before: Option<f64> = None;
         for step in &self.bridge {
             let change = before.map_or(String::new(), |before| format!("{:+.2}", step.days - before));
-            writeln!(out, "  {:<60} {:>6.2}  {change:>7}", step.step, step.days)?;
+            let line = format!("  {:<60} {:>6.2}  {change:>7}", step.step, step.days);
+            writeln!(out, "{}", line.trim_end())?;
             before = Some(step.days);
         }
         Ok(())
