@@ -478,6 +478,14 @@ fn files_of_the_wrong_kind_are_refused() {
                 2,
                 &["--requests-csv: kept.csv exists; name another file, or add --force"],
             ),
+            (
+                &["simulate", "small.toml", "--timeline", "same.csv", "--trace", "same.csv"],
+                2,
+                &["--trace: same.csv is what --timeline writes; name another file"],
+            ),
+            (&["calibrate", "--out", "kept.csv"], 2, &["--out: kept.csv exists; name another file, or add --force"]),
+            (&["validate", "--write", "kept.csv"], 2, &["--write: kept.csv exists; name another file, or add --force"]),
+            (&["validate", "--only", "zzz"], 2, &["--only: ", "`zzz`", "makespan list measured"]),
         ],
     );
     assert_eq!(fs::read_to_string(folder.path().join("kept.csv")).unwrap(), "kept");

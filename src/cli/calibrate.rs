@@ -7,7 +7,7 @@ use makespan::calibrate::{FitFile, FitOptions, fit};
 use makespan::report::CalibrateReport;
 
 use super::measured::{Comparison, Measured};
-use super::{ScenarioArgs, print};
+use super::{ScenarioArgs, claim, print};
 
 #[derive(Args)]
 pub(super) struct Calibrate {
@@ -21,10 +21,14 @@ pub(super) struct Calibrate {
     /// Write the fit to a file, for --fit of the other commands
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long, requires = "out")]
+    force: bool,
 }
 
 impl Calibrate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
+        claim(&[("--out", &self.out)], self.force)?;
         let Comparison { setup, name, table, known, said } = self.measured.read(&self.scenario)?;
         let options = FitOptions { seed: self.scenario.seed, draws: self.draws as usize, known };
         let fit = fit(&setup, &table, options)?;

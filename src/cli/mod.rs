@@ -118,6 +118,24 @@ impl ScenarioArgs {
     }
 }
 
+/// Files that a command is about to write, by option: refuses one that exists, unless it may be replaced, and one that two
+/// options name, and makes sure of the others before a long run.
+fn claim(files: &[(&str, &Option<PathBuf>)], replace: bool) -> Result<(), Error> {
+    let named: Vec<(&str, &PathBuf)> =
+        files.iter().filter_map(|(key, path)| path.as_ref().map(|path| (*key, path))).collect();
+    for (place, (key, path)) in named.iter().enumerate() {
+        let refuse = |found: String, remedy: &str| Err(InputError::new(found, remedy).key(*key).into());
+        if let Some((other, _)) = named[..place].iter().find(|(_, other)| other == path) {
+            return refuse(format!("{} is what {other} writes", path.display()), "name another file");
+        }
+        if makespan::files::is_file(path) && !replace {
+            return refuse(format!("{} exists", path.display()), "name another file, or add --force");
+        }
+        makespan::files::check_writable(path)?;
+    }
+    Ok(())
+}
+
 /// Looks at the files that the job's requests come from: a plan from a faulty one looks precise and is worthless.
 fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
     let job = &scenario.tables.job;

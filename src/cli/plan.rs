@@ -8,8 +8,8 @@ use makespan::plan::{Effort, PARTS, plan};
 use makespan::report::PlanReport;
 
 use super::decide::TermsArgs;
-use super::forecast::{progress, refuse};
-use super::{ScenarioArgs, print};
+use super::forecast::progress;
+use super::{ScenarioArgs, claim, print};
 
 #[derive(Args)]
 pub(super) struct PlanCommand {
@@ -41,13 +41,7 @@ impl PlanCommand {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let scenario = self.scenario.load_unfitted(Vec::new())?;
         let terms = self.terms.terms(&scenario, self.scenario.seed, OF_AN_OPTION)?;
-        if let Some(path) = &self.html {
-            if path.exists() && !self.force {
-                let found = format!("{} is there already", path.display());
-                return Err(refuse("--html", found, "name another file or add --force"));
-            }
-            makespan::files::check_writable(path)?;
-        }
+        claim(&[("--html", &self.html)], self.force)?;
         let started = Instant::now();
         let bar = progress(PARTS, "parts");
         let effort = Effort { replications: self.replications, rows: ROWS, draws: DRAWS };

@@ -9,12 +9,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use makespan::engine::observe::{Observer, StrideView};
 use makespan::engine::sequence::Sequence;
 use makespan::engine::settings::Stride;
-use makespan::error::InputError;
 use makespan::experiment::{JobSource, Setup};
 use makespan::random::Streams;
 use makespan::report::{SimulateReport, SliceTrace, Tally, Timeline, TimelineScale};
 
-use super::{ScenarioArgs, print};
+use super::{ScenarioArgs, claim, print};
 
 /// Requests between two looks at the clock for the progress bar.
 const PROGRESS_EVERY: u64 = 4096;
@@ -47,19 +46,7 @@ impl Simulate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let scenario = self.scenario.load()?;
         let files = [("--requests-csv", &self.requests_csv), ("--timeline", &self.timeline), ("--trace", &self.trace)];
-        for (key, path) in files {
-            if let Some(path) = path
-                && makespan::files::is_file(path)
-                && !self.force
-            {
-                let found = format!("{} exists", path.display());
-                let error = InputError::new(found, "name another file, or add --force").key(key);
-                return Err(makespan::error::Error::from(error).into());
-            }
-        }
-        if let Some(path) = &self.requests_csv {
-            makespan::files::check_writable(path)?;
-        }
+        claim(&files, self.force)?;
         let started = Instant::now();
         let setup = Setup::new(&scenario)?;
         let job = JobSource::new(&scenario)?;

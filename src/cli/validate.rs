@@ -7,8 +7,8 @@ use clap::Args;
 use makespan::calibrate::{STEPS_PER_TABLE, load_jobs, load_tables, validate};
 use makespan::report::ValidateReport;
 
-use super::forecast::progress;
-use super::print;
+use super::forecast::{progress, refuse};
+use super::{claim, print};
 
 #[derive(Args)]
 pub(super) struct Validate {
@@ -21,6 +21,9 @@ pub(super) struct Validate {
     /// Write the accuracy table to a file, in Markdown
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long, requires = "write")]
+    force: bool,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -31,9 +34,14 @@ pub(super) struct Validate {
 
 impl Validate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
+        claim(&[("--write", &self.write)], self.force)?;
         let started = Instant::now();
         let mut tables = load_tables(self.folder.as_deref())?;
         tables.retain(|(name, _)| name.contains(&self.only));
+        if tables.is_empty() {
+            let found = format!("no measured table here has a name with `{}` in it", self.only);
+            return Err(refuse("--only", found, "`makespan list measured` shows the built-in ones"));
+        }
         let jobs = load_jobs(self.folder.as_deref())?;
         let bar = progress(STEPS_PER_TABLE * tables.len() as u64, "steps of tables");
         let validation = validate(tables, &jobs, self.seed, &|| bar.inc(1));
