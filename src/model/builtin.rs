@@ -133,6 +133,9 @@ pub fn names(kind: Kind) -> Vec<String> {
     let mut names: Vec<String> = kind.files().map(|file| name_of(file.path())).collect();
     names.sort();
     names.dedup();
+    // Pages beside the descriptions are none, and a table goes by the name of its description.
+    let tables: std::collections::BTreeSet<String> = names.iter().map(|name| format!("{name}.csv")).collect();
+    names.retain(|name| !name.ends_with(".md") && !tables.contains(name));
     names
 }
 

@@ -141,7 +141,8 @@ impl<'a> CalibrateReport<'a> {
                 format!("{}/{output}", row.point.prompt_tokens),
                 row.point.measured.tok_per_s.map_or("?".to_owned(), |measured| rate(measured * scale)),
                 rate(row.prediction.tok_per_s * scale),
-                signed_percent(row.error),
+                // As in `sweep`: above 0 where the fit is above what was measured.
+                signed_percent(-row.error),
                 if row.used { "" } else { "   left out" }
             )?;
         }
