@@ -6,6 +6,7 @@
 mod caps;
 mod describe;
 mod diagnose;
+mod discrepancy;
 mod evidence;
 mod file;
 mod fit;

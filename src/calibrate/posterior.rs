@@ -74,27 +74,21 @@ impl<'a> Proposal<'a> {
         let residuals = residuals(&model.points, &mode.predictions);
         let mut proposal =
             Proposal { mode, share, directions: eigen.eigenvectors, curvature, residuals, noise: Vec::new() };
-        let scores: Vec<f64> = (0..NOISE_CELLS).map(|cell| NOISE_LOW + (cell as f64 + 0.5) * NOISE_CELL).collect();
-        let marginal: Vec<f64> = scores
-            .iter()
-            .map(|score| {
-                let noise = noise_at(*score);
-                log_likelihood(&proposal.residuals, noise) + log_normal(*score) + proposal.log_scale(noise)
-            })
-            .collect();
-        let share_of = |logs: &[f64]| -> Vec<f64> {
-            let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let all: Vec<f64> = logs.iter().map(|log| (log - most).exp()).collect();
-            let sum: f64 = all.iter().sum();
-            all.into_iter().map(|one| one / sum).collect()
-        };
-        let prior = share_of(&scores.iter().map(|score| log_normal(*score)).collect::<Vec<_>>());
+        let prior = shares(noise_scores().map(log_normal));
         let mut sum = 0.0;
-        for (marginal, prior) in share_of(&marginal).into_iter().zip(prior) {
+        for (marginal, prior) in proposal.noise_law().into_iter().zip(prior) {
             sum += (1.0 - NOISE_FROM_PRIOR) * marginal + NOISE_FROM_PRIOR * prior;
             proposal.noise.push(sum);
         }
         Some(proposal)
+    }
+
+    /// Probability of each cell of the noise's score, the scores integrated out.
+    fn noise_law(&self) -> Vec<f64> {
+        shares(noise_scores().map(|score| {
+            let noise = noise_at(score);
+            log_likelihood(&self.residuals, noise) + log_normal(score) + self.log_scale(noise)
+        }))
     }
 
     /// Width of the proposal in each direction.
@@ -129,6 +123,27 @@ impl<'a> Proposal<'a> {
         let distance = standard.norm_squared();
         constant - self.log_scale(noise) - 0.5 * (PROPOSAL_FREEDOM + dimension) * (distance / PROPOSAL_FREEDOM).ln_1p()
     }
+}
+
+/// Middles of the cells of the noise's score.
+fn noise_scores() -> impl Iterator<Item = f64> {
+    (0..NOISE_CELLS).map(|cell| NOISE_LOW + (cell as f64 + 0.5) * NOISE_CELL)
+}
+
+/// Logarithms of weights as shares of their sum.
+fn shares(logs: impl Iterator<Item = f64>) -> Vec<f64> {
+    let logs: Vec<f64> = logs.collect();
+    let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let all: Vec<f64> = logs.iter().map(|log| (log - most).exp()).collect();
+    let sum: f64 = all.iter().sum();
+    all.into_iter().map(|one| one / sum).collect()
+}
+
+/// Expected square of the model's own error around a mode, over what the table leaves open of it: with few rows far more
+/// than the square of its most probable value. `None` when the mode has no shape.
+pub(super) fn noise_variance(model: &Model, mode: &Mode) -> Option<f64> {
+    let law = Proposal::new(model, mode, 1.0)?.noise_law();
+    Some(law.into_iter().zip(noise_scores()).map(|(share, score)| share * noise_at(score).powi(2)).sum())
 }
 
 /// Draws the posterior around `modes`, `count` draws in all.

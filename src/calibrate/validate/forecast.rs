@@ -2,9 +2,11 @@
 
 use nalgebra::{DMatrix, DVector};
 
+use super::super::discrepancy::Discrepancy;
 use super::super::mode::Mode;
-use super::super::model::{Model, NOISE_FLOOR, noise_at};
+use super::super::model::{Model, NOISE_FLOOR};
 use super::super::points::Point;
+use super::super::posterior::noise_variance;
 use super::super::predict::{Prediction, Structure};
 
 /// A prediction of the logarithm of a value.
@@ -54,9 +56,14 @@ pub fn forecast(
         }
         let structure = own_structure.unwrap_or(mode.structure);
         let (scores, covariance) = carry_over(mode, source, target);
+        let noise = noise_variance(source, mode)?;
+        // What is wrong with the model here is so in the same configuration only.
+        let known = own_structure.is_none().then(|| Discrepancy::new(&source.points, mode, noise)).flatten();
+        let (error, unexplained) = known.map_or((0.0, noise), |known| known.at(point));
         let at = |scores: &[f64]| -> Option<(f64, f64)> {
             let found = target.predict(scores, structure, std::slice::from_ref(point))?;
-            Some((value(&found[0]).ln(), found[0].run_deviation))
+            let rate = found[0].tok_per_s * error.exp();
+            Some((value(&Prediction { tok_per_s: rate, ..found[0] }).ln(), found[0].run_deviation))
         };
         let Some((centre, scatter)) = at(&scores) else { continue };
         let slopes: Vec<f64> = (0..scores.len())
@@ -68,8 +75,7 @@ pub fn forecast(
             .collect();
         let slopes = DVector::from_vec(slopes);
         let parameters = (slopes.transpose() * &covariance * &slopes)[(0, 0)].max(0.0);
-        let noise = noise_at(mode.noise_score);
-        let own = parameters + noise * noise + NOISE_FLOOR * NOISE_FLOOR + scatter * scatter;
+        let own = parameters + unexplained + NOISE_FLOOR * NOISE_FLOOR + scatter * scatter;
         parts.push((weight, centre, own));
     }
     let total: f64 = parts.iter().map(|(weight, ..)| weight).sum();
