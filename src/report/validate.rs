@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use crate::calibrate::{Test, TestKind, Validation, signed_percent};
+use crate::calibrate::{Accuracy, Test, TestKind, Validation, signed_percent};
 use crate::report::format::rate;
 
 /// What `validate` says.
@@ -12,6 +12,13 @@ pub struct ValidateReport<'a> {
     validation: &'a Validation,
     seed: u64,
     wall_s: f64,
+}
+
+fn accuracy_json(one: Accuracy) -> Value {
+    json!({
+        "count": one.count, "median": one.median, "p90": one.p90, "bias": one.bias,
+        "inside_50": one.inside_half, "inside_90": one.inside_nine_tenths,
+    })
 }
 
 /// Misses beyond this are listed.
@@ -32,11 +39,8 @@ impl<'a> ValidateReport<'a> {
         let accuracy: Map<String, Value> = TestKind::ALL
             .into_iter()
             .filter_map(|kind| {
-                let one = found.accuracy(kind)?;
-                let value = json!({
-                    "count": one.count, "median": one.median, "p90": one.p90, "bias": one.bias,
-                    "inside_50": one.inside_half, "inside_90": one.inside_nine_tenths,
-                });
+                let mut value = accuracy_json(found.accuracy(kind)?);
+                value["explained"] = found.accuracy_explained(kind).map_or(Value::Null, accuracy_json);
                 Some((kind.key().to_owned(), value))
             })
             .collect();
@@ -67,13 +71,24 @@ impl<'a> ValidateReport<'a> {
     /// What writing gives.
     pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         let found = self.validation;
-        writeln!(out, "predicted from                   number   median   p90    bias    in 50%   in 90%")?;
+        writeln!(
+            out,
+            "                                                                             without flagged tables"
+        )?;
+        writeln!(
+            out,
+            "predicted from                   number   median   p90    bias  in 50%  in 90%   number  median    p90"
+        )?;
         for kind in TestKind::ALL {
             let Some(one) = found.accuracy(kind) else { continue };
             let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+            let explained = found.accuracy_explained(kind);
+            let explained = explained.map_or(String::new(), |one| {
+                format!("{:>8} {:>7} {:>6}", one.count, percent(one.median), percent(one.p90))
+            });
             writeln!(
                 out,
-                "{:<32} {:>6} {:>8} {:>6} {:>7} {:>8.0}% {:>7.0}%",
+                "{:<32} {:>6} {:>8} {:>5} {:>7} {:>6.0}% {:>6.0}% {explained}",
                 kind.words(),
                 one.count,
                 percent(one.median),
@@ -115,14 +130,18 @@ impl<'a> ValidateReport<'a> {
         let found = self.validation;
         writeln!(
             out,
-            "| predicted from | predictions | median error | 90th percentile | in 50% interval | in 90% interval |"
+            "| predicted from | predictions | median error | 90th percentile | in 50% interval | in 90% interval | \
+             without flagged tables: median, 90th percentile |"
         )?;
-        writeln!(out, "|---|---|---|---|---|---|")?;
+        writeln!(out, "|---|---|---|---|---|---|---|")?;
         for kind in TestKind::ALL {
             let Some(one) = found.accuracy(kind) else { continue };
+            let explained = found.accuracy_explained(kind);
+            let explained =
+                explained.map_or("-".to_owned(), |one| format!("{:.1}%, {:.1}%", 100.0 * one.median, 100.0 * one.p90));
             writeln!(
                 out,
-                "| {} | {} | {:.1}% | {:.1}% | {:.0}% | {:.0}% |",
+                "| {} | {} | {:.1}% | {:.1}% | {:.0}% | {:.0}% | {explained} |",
                 kind.words(),
                 one.count,
                 100.0 * one.median,

@@ -354,9 +354,20 @@ fn whole_job(job: &Job, one: &Fitted) -> Option<Test> {
 }
 
 impl Validation {
-    /// Accuracy of one kind; `None` without predictions.
+    /// Accuracy of one kind over all tables; `None` without predictions.
     pub fn accuracy(&self, kind: TestKind) -> Option<Accuracy> {
-        let tests: Vec<&Test> = self.tests.iter().filter(|test| test.kind == kind).collect();
+        Accuracy::of(self.tests.iter().filter(|test| test.kind == kind))
+    }
+
+    /// The same over the tables that the model explains: those of which it does not say by itself that they are beyond it.
+    pub fn accuracy_explained(&self, kind: TestKind) -> Option<Accuracy> {
+        Accuracy::of(self.tests.iter().filter(|test| test.kind == kind && !test.flagged))
+    }
+}
+
+impl Accuracy {
+    fn of<'a>(tests: impl Iterator<Item = &'a Test>) -> Option<Accuracy> {
+        let tests: Vec<&Test> = tests.collect();
         if tests.is_empty() {
             return None;
         }
