@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use makespan::error::Error;
-use makespan::experiment::{Choice, Keep, Terms, Thinking, choices, decide, parse_days};
+use makespan::experiment::{Choice, Keep, Prices, Terms, Thinking, choices, decide, parse_days};
 use makespan::model::scenario::Scenario;
 use makespan::report::DecideReport;
 
@@ -31,14 +31,23 @@ pub(super) struct TermsArgs {
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
     /// How likely it must be done by then
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, allow_hyphen_values = true)]
     confidence: f64,
     /// What to keep most of among the options that are in time
     #[arg(long, value_enum, default_value_t = KeepWord::Complete)]
     keep: KeepWord,
     /// Price of one GPU for an hour, in any currency
-    #[arg(long, value_name = "PRICE")]
+    #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
     price: Option<f64>,
+    /// Power of one GPU with its share of the host while it works, for the energy
+    #[arg(long, value_name = "WATTS", allow_hyphen_values = true)]
+    watts: Option<f64>,
+    /// The same while it has nothing to do (default: as while it works)
+    #[arg(long, value_name = "WATTS", requires = "watts", allow_hyphen_values = true)]
+    idle_watts: Option<f64>,
+    /// Price of a kilowatt-hour, in the currency of --price
+    #[arg(long, value_name = "PRICE", requires = "watts", allow_hyphen_values = true)]
+    price_per_kwh: Option<f64>,
     /// Outputs are answers from the first token
     #[arg(long)]
     no_thinking: bool,
@@ -61,8 +70,20 @@ impl TermsArgs {
         if !(self.confidence > 0.0 && self.confidence < 1.0) {
             return Err(refuse("--confidence", format!("found {}", self.confidence), "give a share between 0 and 1"));
         }
-        if let Some(price) = self.price.filter(|price| !(price.is_finite() && *price > 0.0)) {
-            return Err(refuse("--price", format!("found {price}"), "give a price above 0"));
+        let above_zero = [
+            ("--price", self.price, "give a price above 0"),
+            ("--watts", self.watts, "give the power of one GPU, as in 600"),
+            ("--price-per-kwh", self.price_per_kwh, "give a price above 0, as in 0.3"),
+        ];
+        for (flag, value, remedy) in above_zero {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(refuse(flag, format!("found {value}"), remedy));
+            }
+        }
+        if let (Some(idle), Some(watts)) = (self.idle_watts, self.watts)
+            && !(0.0..=watts).contains(&idle)
+        {
+            return Err(refuse("--idle-watts", format!("found {idle}"), "give a power from 0 to that of --watts"));
         }
         Ok(Terms {
             seed,
@@ -75,7 +96,12 @@ impl TermsArgs {
                 KeepWord::Samples => Keep::Samples,
                 KeepWord::Tokens => Keep::Tokens,
             },
-            price: self.price,
+            prices: Prices {
+                gpu_hour: self.price,
+                kwh: self.price_per_kwh,
+                watts: self.watts,
+                idle_watts: self.idle_watts,
+            },
         })
     }
 }

@@ -43,13 +43,16 @@ impl Thinking {
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     thinking: Thinking,
+    max_tokens: Option<u64>,
     /// Requests that end later do not count.
     until: SimTime,
     /// Requests that ended by themselves.
     pub complete: u64,
     /// Requests cut by a limit.
     pub truncated: u64,
-    /// Of those, cut before their answer began.
+    /// Of those, cut by the end of the context before `max_tokens`.
+    pub cut_by_context: u64,
+    /// Of the cut ones, cut before their answer began.
     pub cut_thinking: f64,
     /// Output tokens.
     pub tokens: u64,
@@ -58,9 +61,19 @@ pub struct Account {
 }
 
 impl Account {
-    /// Of requests that end by `until`.
-    pub fn new(thinking: Thinking, until: SimTime) -> Account {
-        Account { thinking, until, complete: 0, truncated: 0, cut_thinking: 0.0, tokens: 0, tokens_without_answer: 0.0 }
+    /// Of requests that end by `until`, in a job with this limit of output tokens.
+    pub fn new(thinking: Thinking, max_tokens: Option<u64>, until: SimTime) -> Account {
+        Account {
+            thinking,
+            max_tokens,
+            until,
+            complete: 0,
+            truncated: 0,
+            cut_by_context: 0,
+            cut_thinking: 0.0,
+            tokens: 0,
+            tokens_without_answer: 0.0,
+        }
     }
 }
 
@@ -74,6 +87,8 @@ impl Observer for Account {
         self.tokens += u64::from(request.output_tokens);
         if request.output_tokens < request.uncapped_output_tokens {
             self.truncated += 1;
+            let below_cap = self.max_tokens.is_none_or(|cap| u64::from(request.output_tokens) < cap);
+            self.cut_by_context += u64::from(below_cap);
             let unanswered = self.thinking.outlasts(written, f64::from(request.uncapped_output_tokens));
             self.cut_thinking += unanswered;
             self.tokens_without_answer += unanswered * written;

@@ -17,7 +17,10 @@ mod sweep;
 
 pub use account::{Account, Thinking};
 pub use bridge::{Step, bridge};
-pub use decide::{Decision, Keep, Solved, Stopped, Terms, Verdict, decide};
+pub use decide::{
+    Candidate, Comparison, Decision, Keep, Prices, Row, Solved, Stopped, Terms, Verdict, decide, decision, recommend,
+    verdicts,
+};
 pub use drivers::{Driver, Drivers, VARIATION, drivers};
 pub use forecast::{CHECKED_EVERY, CONFIDENCE, Extent, Forecast, Quantile, parse_days, run as run_forecast};
 pub use jobs::{JobSource, JobStream};

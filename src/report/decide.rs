@@ -10,6 +10,9 @@ use crate::model::scenario::Scenario;
 use crate::report::format::{percent, thousands};
 use crate::stats::{mean, paired};
 
+/// Columns that a terminal has, at least.
+const WIDTH: usize = 100;
+
 /// What `decide` says.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecideReport {
@@ -48,7 +51,9 @@ struct OptionReport {
     output_tokens: f64,
     tokens_kept: f64,
     tokens_without_answer: f64,
+    cut_by_context: f64,
     gpu_hours: f64,
+    energy_kwh: Option<f64>,
     cost: Option<f64>,
     dominated_by: Option<String>,
 }
@@ -78,7 +83,9 @@ impl OptionReport {
             output_tokens: verdict.tokens,
             tokens_kept: verdict.tokens - verdict.tokens_without_answer,
             tokens_without_answer: verdict.tokens_without_answer,
+            cut_by_context: verdict.cut_by_context,
             gpu_hours: verdict.gpu_hours,
+            energy_kwh: verdict.energy_kwh,
             cost: verdict.cost,
             dominated_by: verdict.dominated_by.clone(),
         }
@@ -152,6 +159,14 @@ impl DecideReport {
             "no answer: share cut before their answer began; wasted: share of the output tokens spent on those;"
         )?;
         writeln!(out, "better: the option that keeps as much, takes less time and no more GPU time")?;
+        for option in self.options.iter().filter(|option| option.cut_by_context >= 1.0) {
+            writeln!(
+                out,
+                "{}: {} of the cut requests end at the end of the context, not at max_tokens",
+                option.name,
+                thousands(option.cut_by_context.round() as u64)
+            )?;
+        }
         if self.assumes_thinking {
             writeln!(
                 out,
@@ -185,36 +200,38 @@ impl DecideReport {
 
     /// The options, a line each, with a letter by which the others name it.
     pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
-        let deadline = self.deadline_days.map_or(String::new(), |days| format!(" {:>9}", format!("in {days:.1} d")));
+        let whole = |number: f64| thousands(number.round() as u64);
         let priced = self.options.iter().any(|option| option.cost.is_some());
-        writeln!(
-            out,
-            "{:<31} {:>6} {:>12}{deadline} {:>8} {:>4} {:>9} {:>6} {:>6}{} better",
-            "option",
-            "days",
-            "90% between",
-            "complete",
-            "cut",
-            "no answer",
-            "wasted",
-            "GPU-h",
-            if priced { format!(" {:>8}", "cost") } else { String::new() },
-        )?;
+        let powered = self.options.iter().any(|option| option.energy_kwh.is_some());
+        let mut head = format!("{:>6} {:>12}", "days", "90% between");
+        if let Some(days) = self.deadline_days {
+            head += &format!(" {:>9}", format!("in {days:.1} d"));
+        }
+        head += &format!(" {:>8} {:>4} {:>9} {:>6} {:>6}", "complete", "cut", "no answer", "wasted", "GPU-h");
+        for (there, name) in [(powered, "kWh"), (priced, "cost")] {
+            if there {
+                head += &format!(" {name:>7}");
+            }
+        }
+        head += " better";
+        let longest = self.options.iter().map(|option| option.name.chars().count() + 3).max().unwrap_or(0);
+        let width = longest.clamp(6, (WIDTH - 1 - head.chars().count()).max(6));
+        writeln!(out, "{:<width$} {head}", "option")?;
         for (place, option) in self.options.iter().enumerate() {
             let name = format!("{}  {}", letter(place), option.name);
             if let Some(reason) = &option.impossible {
-                writeln!(out, "{name:<31} cannot be done: {reason}")?;
+                writeln!(out, "{name:<width$} cannot be done: {reason}")?;
                 continue;
             }
             // A long name has a line of its own, so that the columns stay where they are.
-            let name = if name.chars().count() > 31 { format!("{name}\n{:31}", "") } else { format!("{name:<31}") };
+            let name =
+                if name.chars().count() > width { format!("{name}\n{:width$}", "") } else { format!("{name:<width$}") };
             let day = |key: &str| option.makespan_days.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-            let whole = |number: f64| thousands(number.round() as u64);
             let asked = (option.complete_answers + option.truncated).max(1.0);
             let better = option.dominated_by.as_ref();
             let better = better.and_then(|name| self.options.iter().position(|other| other.name == *name));
             let line = format!(
-                "{name} {:>6.2} {:>12}{} {:>8} {:>4} {:>9} {:>6} {:>6}{} {}",
+                "{name} {:>6.2} {:>12}{} {:>8} {:>4} {:>9} {:>6} {:>6}{}{} {}",
                 day("p50"),
                 format!("{:.1} to {:.1}", day("p5"), day("p95")),
                 option.p_deadline.map_or(String::new(), |share| format!(" {:>9}", percent(share))),
@@ -223,7 +240,8 @@ impl DecideReport {
                 percent(option.cut_while_thinking / asked),
                 percent(option.tokens_without_answer / option.output_tokens.max(1.0)),
                 whole(option.gpu_hours),
-                option.cost.map_or(String::new(), |cost| format!(" {:>8}", whole(cost))),
+                option.energy_kwh.map_or(String::new(), |kwh| format!(" {:>7}", whole(kwh))),
+                option.cost.map_or(String::new(), |cost| format!(" {:>7}", whole(cost))),
                 better.map_or(String::new(), letter)
             );
             writeln!(out, "{}", line.trim_end())?;
@@ -255,6 +273,12 @@ fn advice(decision: &Decision, terms: Terms) -> String {
              all options that are.",
             best.name,
             percent(p)
+        ),
+        (Some(deadline), Some(0.0)) => format!(
+            "No option is ever done within {deadline:.1} days; \"{}\" is done soonest, within {:.1} days at {}.",
+            best.name,
+            best.quantile(terms.confidence).unwrap_or(0.0),
+            percent(terms.confidence)
         ),
         (Some(deadline), Some(p)) => format!(
             "No option is done within {deadline:.1} days at {}; \"{}\" comes nearest with {} and {days:.1} days.",
