@@ -29,6 +29,11 @@ impl Scale {
             let found = format!("found {:?}", self.rates);
             return Err(refuse("--rates", found, "give the rate hoped for, then lower ones, as in 1600,1500,1400"));
         }
+        if let Some((_, twice)) =
+            self.gpus.iter().enumerate().find(|(place, count)| self.gpus[..*place].contains(count))
+        {
+            return Err(refuse("--gpus", format!("found {twice} twice"), "give each number once, as in 1,2,4,8"));
+        }
         let scenario = self.scenario.load()?;
         let runs = (self.gpus.len() * Mechanism::ALL.len()) as u64 * self.replications;
         let bar = progress(runs, "runs");
