@@ -406,7 +406,7 @@ fn bad_traces_are_refused_with_line_and_column() {
     let folder = scratch();
     for (file, fragments) in [
         ("empty.csv", &["empty.csv: an empty file; "] as &[&str]),
-        ("header.csv", &["header.csv: no requests; give a trace with at least one row"]),
+        ("header.csv", &["header.csv:1: a header and no rows; give one row per request below it"]),
         ("column.csv", &["column.csv:1: ", "; is output_tokns meant to be output_tokens?"]),
         ("text.csv", &["text.csv:3: output_tokens: \"many\"; give a whole number"]),
         // A blank line counts as a line of the file.

@@ -124,12 +124,48 @@ fn a_folder_of_results_is_one_sweep() {
         std::fs::copy(sample("result_aiperf.csv"), run.join("profile_export_aiperf.csv")).unwrap();
     }
     std::fs::write(folder.path().join("notes.txt"), "hello\n").unwrap();
+    std::fs::write(folder.path().join("server.log"), "hello\n").unwrap();
+    std::fs::write(folder.path().join("broken.json"), "{\"output_throughput\": 3").unwrap();
+    std::fs::write(folder.path().join("summary.csv"), "x\n1\n").unwrap();
+    std::fs::copy(sample("result_vllm.jsonl"), folder.path().join("other.jsonl")).unwrap();
     let inspection = inspect(folder.path(), &Options::default()).unwrap();
     let table = inspection.table.unwrap();
     let found: Vec<(u32, f64)> = table.points.iter().map(|row| (row.concurrency, row.tok_per_s)).collect();
     assert_eq!(found, [(4, 300.0), (16, 300.0)]);
     assert_eq!(table.points[0].num_requests, Some(1200));
-    assert_eq!(inspection.notes, ["2 result files read as one sweep, 1 other files"]);
+    assert_eq!(inspection.notes, ["2 result files read as one sweep, 5 left out"]);
+    // Each with its reason.
+    for (file, why) in [
+        ("broken.json", "EOF"),
+        ("notes.txt", "no known result among"),
+        ("other.jsonl", "of vllm bench serve, not of AIPerf"),
+        ("server.log", "not a result by its name"),
+        ("summary.csv", "repeats the runs beside it"),
+    ] {
+        let found =
+            table.left_out.iter().find(|it| it.contains(file)).unwrap_or_else(|| panic!("{:#?}", table.left_out));
+        assert!(found.contains(why), "{found}");
+    }
+    // The commands that fit to such a sweep say it too.
+    let sweep = makespan::measured::import::read_folder(folder.path()).unwrap();
+    let findings = makespan::measured::check(&sweep.table);
+    assert!(
+        findings.iter().any(|it| it.what.contains("broken.json") && it.what.contains("and 4 more")),
+        "{findings:?}"
+    );
+    let error = inspect(&folder.path().join("nothing"), &Options::default()).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+}
+
+#[test]
+fn a_folder_of_tables_names_the_broken_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.csv"), "concurrency;output_tok_s\n1;50\n4;180\n").unwrap();
+    std::fs::write(folder.path().join("b.csv"), "concurrency,output_tok_s\n1,fast\n").unwrap();
+    let table = inspect(folder.path(), &Options::default()).unwrap().table.unwrap();
+    assert_eq!(table.points.len(), 2);
+    assert_eq!(table.left_out.len(), 1);
+    assert!(table.left_out[0].contains("b.csv: line 2: output_tok_s: found `fast`"), "{:?}", table.left_out);
 }
 
 #[test]
@@ -174,6 +210,64 @@ fn untidy_files_are_read_the_same() {
     check(&path);
 }
 
+/// Semicolons, as spreadsheets write where the comma is the decimal mark, tabs, and quoted cells that hold them.
+#[test]
+fn other_separators_and_bare_columns_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lengths.csv");
+    for (text, input, output) in [
+        ("tokens\n10\n20\n", None, 15.0),
+        ("id,length\na,10\nb,20\n", None, 15.0),
+        ("prompt_tokens;\"output_tokens\";note\n5;10;\"a;b\"\n7;20;\"c,d\"\n", Some(6.0), 15.0),
+        ("\"a,b,c\"\tprompt_tokens\toutput_tokens\r\nx\t5\t10\r\n\t7\t2e1\r\n", Some(6.0), 15.0),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let lengths = inspect(&path, &Options::default()).unwrap().lengths.unwrap();
+        assert_eq!((lengths.rows, lengths.refused), (2, 0), "{text:?}");
+        assert_eq!(lengths.input.map(|column| column.mean), input, "{text:?}");
+        assert_eq!(lengths.output.unwrap().mean, output, "{text:?}");
+    }
+    // A bare name beside another count could be the total.
+    std::fs::write(&path, "prompt_tokens,tokens\n5,10\n").unwrap();
+    assert!(inspect(&path, &Options::default()).is_err());
+}
+
+#[test]
+fn a_header_without_rows_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.csv");
+    for text in ["prompt_tokens,output_tokens\n", "tokens\n\n\n", "field,value,probability\n", "t,running,waiting\n"] {
+        std::fs::write(&path, text).unwrap();
+        let error = inspect(&path, &Options::default()).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("a header and no rows"), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn what_the_user_says_of_a_file_must_agree_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("done.csv");
+    let rows: String = (0..100).map(|row| format!("{},{}\n", 50 + row % 7, 100 + 9 * row)).collect();
+    std::fs::write(&path, format!("prompt_tokens,output_tokens\n{rows}")).unwrap();
+    let declared = |max_tokens| Options {
+        declared: Declared { max_tokens: Some(max_tokens), ..Declared::default() },
+        ..Options::default()
+    };
+    let errors = inspect(&path, &declared(900)).unwrap().errors();
+    assert!(
+        errors[0].contains("11% of the rows (11) are above the 900 tokens of --max-tokens, up to 991"),
+        "{errors:?}"
+    );
+    assert!(inspect(&path, &declared(991)).unwrap().errors().is_empty());
+    let job = |total| Options { job: Some(JobPart::parse(&format!("total={total}")).unwrap()), ..Options::default() };
+    let error = inspect(&path, &job(99)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "--job: total=99, but 100 requests have finished and 0 run; give the number of requests of the whole job"
+    );
+    assert!(inspect(&path, &job(100)).is_ok());
+}
+
 #[test]
 fn wrong_units_of_time_are_named_by_their_range() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,49 +295,96 @@ fn wrong_units_of_time_are_named_by_their_range() {
     }
 }
 
-/// What the README of the traces lists of each, by number of check and severity, and nothing else so severe.
+/// What the README of the traces lists of each file, and what else is above a threshold of `lengths.md`; nothing more of
+/// the same severity. Files of other kinds say what they are.
 #[test]
 fn the_real_traces_have_their_listed_quirks_and_no_others() {
+    use Severity::{Error, Note, Warning};
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
     if !folder.is_dir() {
         println!("skipped: no shared traces");
         return;
     }
-    let cases: [(&str, &[(u8, &str)]); 9] = [
+    type Quirk = (Severity, u8, &'static str);
+    let azure_chat: &[Quirk] = &[
+        (Warning, 3, "exactly 18 "),
+        (Warning, 3, "exactly 217 output tokens, 29 times"),
+        (Warning, 3, "exactly 396 "),
+        (Warning, 3, "28% of the rows (5,366) lie within 10% of 406"),
+        (Warning, 5, "outputs stop at 1,000: <0.1% of the rows (11)"),
+        (Warning, 10, "28% of the rows repeat a pair of input and output, 11% by chance"),
+    ];
+    let cases: [(&str, &[Quirk]); 12] = [
+        ("azure_llm_2023_conv.csv", azure_chat),
+        ("vidur_splitwise_conv.csv", azure_chat),
+        ("azure_llm_2023_code.csv", &[(Note, 15, "spread 13.2 times")]),
         (
-            "azure_llm_2023_conv.csv",
+            "mooncake_conversation.jsonl.gz",
             &[
-                (3, "exactly 18 "),
-                (3, "exactly 217 output tokens, 29 times"),
-                (3, "exactly 396 "),
-                (3, "28% of the rows"),
-                (5, "stop at 1,000"),
-                (10, "28% of the rows repeat a pair of input and output, 11% by chance"),
+                (Warning, 3, "2.1% of the rows (255) have exactly 3 "),
+                (Warning, 5, "outputs stop at 2,000: 0.2% of the rows (30)"),
+                (Warning, 15, "(10,851) have the time of the row before; 55% of the others come 3.0 s later"),
             ],
         ),
-        ("azure_llm_2023_code.csv", &[]),
-        ("mooncake_conversation.jsonl.gz", &[(3, "exactly 3 "), (5, "stop at 2,000"), (15, "3.0 s later")]),
         ("llmservingsim_mixed.jsonl", &[]),
         ("vllm_run_qwen3_30b_a3b_rtxpro6000.jsonl", &[]),
         ("vllm_run_llama31_8b_rtxpro6000.jsonl", &[]),
-        ("servegen_deepseek_r1_sample.csv.gz", &[(6, "exactly 1,500")]),
-        ("servegen_deepseek_r1_hist.csv.gz", &[(5, "stop at 32,768"), (6, "exactly 1,500")]),
+        ("servegen_deepseek_r1_sample.csv.gz", &[(Warning, 6, "exactly 1,500")]),
+        (
+            "servegen_deepseek_r1_hist.csv.gz",
+            &[(Warning, 5, "stop at 32,768"), (Warning, 6, "0.3% of the rows (3,855) stop at exactly 1,500")],
+        ),
+        // Rule 3: over 0.2% and 7 times the neighbours.
+        ("servegen_m_large_hist.csv.gz", &[(Warning, 3, "exactly 15 output tokens, 7 times")]),
+        // Empty rows (rule 1: over 0.1%), one-word replies (rule 3), 91 empty answers, a file in the order of its models.
         (
             "thinking_short_puzzles.csv",
-            &[(1, "(40) have 0"), (3, "exactly 3 "), (7, "empty answer"), (12, "in output by 0.11")],
+            &[
+                (Error, 1, "(40) have 0"),
+                (Warning, 3, "exactly 3 "),
+                (Warning, 7, "(91) have an empty answer"),
+                (Warning, 12, "in output by 0.11"),
+            ],
+        ),
+        // The provider's own cap; five runs of each prompt (rule 10), in the order of the prompts (rule 12).
+        (
+            "thinking_token_economy.csv",
+            &[
+                (Note, 6, "exactly 4,096 or 8,192 though they asked for more"),
+                (Warning, 5, "(2) were cut at a cap; the longest output is 30,000"),
+                (Warning, 7, "(3) have an empty answer"),
+                (Warning, 10, "6.1% of the rows repeat a pair"),
+                (Warning, 12, "in input by 0.64"),
+                (Warning, 12, "in output by 0.52"),
+            ],
         ),
     ];
     for (name, expected) in cases {
         let lengths = inspect(&folder.join(name), &Options::default()).unwrap().lengths.unwrap();
-        let found: Vec<_> = lengths.checks.findings.iter().filter(|it| it.severity != Severity::Note).collect();
-        for (check, words) in expected {
+        let found = &lengths.checks.findings;
+        for (severity, check, words) in expected {
             assert!(
-                found.iter().any(|it| it.check == *check && it.what.contains(words)),
+                found.iter().any(|it| it.severity == *severity && it.check == *check && it.what.contains(words)),
                 "{name}: {check} {words}: {found:#?}"
             );
         }
-        assert_eq!(found.len(), expected.len(), "{name}: {found:#?}");
+        let severe = found.iter().filter(|it| it.severity != Note).count();
+        assert_eq!(severe, expected.iter().filter(|it| it.0 != Note).count(), "{name}: {found:#?}");
     }
+    let rates = inspect(&folder.join("servegen_deepseek_r1_rates.csv.gz"), &Options::default()).unwrap();
+    assert_eq!(
+        (rates.kind, rates.notes[0].as_str()),
+        (Kind::Rates, "144 windows of 73 clients, 16.015 requests/s on average")
+    );
+    for (name, most) in [("llama31_8b", 128), ("qwen3_30b_a3b", 256)] {
+        let name = format!("vllm_run_{name}_rtxpro6000_timeseries.csv");
+        let engine = inspect(&folder.join(&name), &Options::default()).unwrap().engine.unwrap();
+        assert_eq!(engine.most_running, most, "{name}");
+    }
+    // No file of the folder is missing above.
+    let data = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let data = data.filter(|name| [".csv", ".jsonl", ".gz"].iter().any(|end| name.ends_with(end)));
+    assert_eq!(data.count(), cases.len() + 3);
 }
 
 /// The fits of `lengths.md`, where the sample is public: AIC above the mixture's, and the mixture itself.

@@ -47,6 +47,20 @@ fn a_log_with_a_queue_beside_a_steady_number_settles_the_plateau() {
     assert!(said.starts_with("running 8 with 40 queued: an admission cap of 8"), "{said}");
 }
 
+/// The same log fixes the cap of a fit instead of leaving it to the table.
+#[test]
+fn a_log_gives_calibrate_the_running_cap() {
+    let (code, out, error) = run(&["calibrate", "--log", "sglang.log", "--draws", "100", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let cap = &json["parameters"]["running_cap"];
+    for quantile in ["p5", "p50", "p95"] {
+        assert_eq!(cap[quantile], 8, "{cap}");
+    }
+    let said = json["read_off_the_engine"][0].as_str().unwrap();
+    assert!(said.starts_with("running 8 with 40 queued: an admission cap of 8"), "{said}");
+}
+
 #[test]
 fn a_result_file_is_the_table_of_a_sweep() {
     let (code, out, error) = run(&["sweep", "--table", "result_vllm.jsonl", "--replications", "1", "--json"]);

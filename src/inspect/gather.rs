@@ -176,6 +176,9 @@ pub struct Gathered {
     /// Rows whose finish is known.
     pub finished: u64,
     pub(crate) caps: Counts,
+    pub(crate) over_cap: Seen,
+    /// Outputs of 2^12 and more, powers of two, whose requests asked for more.
+    pub(crate) at_limit: Counts,
     pub(crate) zero_output: Seen,
     pub(crate) zero_input: Seen,
     pub(crate) with_thinking: u64,
@@ -314,6 +317,12 @@ impl RecordSink for Gathered {
         if record.finish == Finish::Running {
             self.running.add(output, 1.0);
             return Ok(());
+        }
+        if record.cap.is_some_and(|cap| output > cap) {
+            self.over_cap.add(record.line);
+        }
+        if output >= 1 << 12 && output.is_power_of_two() && record.cap.is_some_and(|cap| output < cap) {
+            self.at_limit.add(output, 1.0);
         }
         // Where a file does not say how a request ended, an output as long as the cap that it asked for was cut.
         if record.finish == Finish::Cut || record.finish == Finish::Unknown && record.cap == Some(output) {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::gather::Gathered;
 use super::recognise::LARGEST_DOCUMENT;
 use crate::error::{Error, InputError, Result};
+use crate::measured::separator;
 
 /// Weight of a whole window whose number of requests is not known.
 const WINDOW: f64 = 1e6;
@@ -88,35 +89,58 @@ pub struct Rate {
     pub scale: f64,
 }
 
-/// Reads a ServeGen trace, which has no header.
+/// Reads a ServeGen trace: six cells without a header, or many clients' in one table with one. Also the number of clients.
 ///
 /// # Errors
 ///
-/// A line that has not six cells, or no numbers where numbers belong.
-pub fn read_rates(text: &str) -> std::result::Result<Vec<Rate>, InputError> {
-    let mut reader = csv::ReaderBuilder::new().has_headers(false).trim(csv::Trim::All).from_reader(text.as_bytes());
+/// A line that has not six cells, no numbers where numbers belong, no lines.
+pub fn read_rates(text: &str) -> std::result::Result<(Vec<Rate>, usize), InputError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(separator(text.as_bytes()))
+        .has_headers(false)
+        .trim(csv::Trim::All)
+        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
+    // Start, rate, cv, law, shape, scale; the client last.
+    let mut places: [Option<usize>; 7] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), None];
     let mut rates = Vec::new();
-    for (place, record) in reader.records().enumerate() {
-        let line = place as u64 + 1;
+    let mut clients = std::collections::BTreeSet::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| InputError::new(error.to_string(), "write one row per window"))?;
+        let line = record.position().map_or(0, csv::Position::line);
         let bad = |found: String| InputError::new(found, "write start, rate, cv, law, shape, scale").line(line);
-        let record = record.map_err(|error| bad(error.to_string()))?;
-        if record.len() != 6 {
+        if rates.is_empty() && record.iter().any(|cell| cell == "rate_per_s") {
+            let names = ["timestamp_s", "rate_per_s", "cv", "pattern", "shape", "scale", "client"];
+            places = names.map(|name| record.iter().position(|cell| cell == name));
+            if let Some((name, _)) = names.iter().zip(&places).take(6).find(|(_, place)| place.is_none()) {
+                return Err(bad("missing column".to_owned()).key(*name));
+            }
+            continue;
+        }
+        if places[6].is_none() && record.len() != 6 {
             return Err(bad(format!("{} cells", record.len())));
         }
-        let number = |place: usize| {
-            let text = &record[place];
-            if text.is_empty() { Ok(0.0) } else { text.parse::<f64>().map_err(|_| bad(format!("`{text}`"))) }
+        let cell = |column: usize| places[column].and_then(|place| record.get(place)).unwrap_or("");
+        let number = |column: usize| match cell(column) {
+            "" => Ok(0.0),
+            text => {
+                let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+                number.ok_or_else(|| bad(format!("`{text}`")))
+            }
         };
+        clients.insert(cell(6).to_owned());
         rates.push(Rate {
             start_s: number(0)?,
             rate_per_s: number(1)?,
             cv: number(2)?,
-            law: record[3].to_owned(),
+            law: cell(3).to_owned(),
             shape: number(4)?,
             scale: number(5)?,
         });
     }
-    Ok(rates)
+    if rates.is_empty() {
+        return Err(InputError::new("no rows", "give one row per window"));
+    }
+    Ok((rates, clients.len()))
 }
 
 /// Adds a histogram file to what was gathered.
@@ -137,7 +161,8 @@ pub(super) fn gather(path: &Path, gathered: &mut Gathered) -> Result<()> {
         }
         return Ok(());
     }
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let delimiter = separator(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
     let csv_error = |error: csv::Error| in_file(InputError::new(error.to_string(), "write field, value, probability"));
     let headers = reader.headers().map_err(csv_error)?.clone();
     let column = |name: &str| headers.iter().position(|header| header == name);
@@ -158,6 +183,9 @@ pub(super) fn gather(path: &Path, gathered: &mut Gathered) -> Result<()> {
             _ => {}
         }
     }
+    if gathered.rows == 0 {
+        return Err(in_file(InputError::new("a header and no rows", "give one row per value below it")));
+    }
     Ok(())
 }
 
@@ -171,9 +199,13 @@ mod tests {
         let windows = read_dataset(text).unwrap();
         assert_eq!(windows[0].input, [(45.0, 0.25), (46.0, 0.5), (90.0, 0.25)]);
         assert_eq!((windows[0].start_s, windows[0].thinking_share[1]), (0.0, (0.9, 0.5)));
-        let rates = read_rates("0,0,0,,0,0\n600,0.085,6.69,Gamma,0.0223,73.02\n").unwrap();
+        let (rates, _) = read_rates("0,0,0,,0,0\n600,0.085,6.69,Gamma,0.0223,73.02\n").unwrap();
         assert_eq!((rates[1].rate_per_s, rates[1].law.as_str(), rates[1].scale), (0.085, "Gamma", 73.02));
         assert!(read_dataset(r#"{"0": {"output_tokens": "{x"}}"#).is_err());
         assert_eq!(read_rates("1,2\n").unwrap_err().line, Some(1));
+        assert!(read_rates("").is_err());
+        let joined = "client,timestamp_s,rate_per_s,cv,pattern,shape,scale\n0,0,0.5,,,0,0\n7,0,1.5,2,Gamma,1,1\n";
+        let (rates, clients) = read_rates(joined).unwrap();
+        assert_eq!((rates.len(), rates[1].rate_per_s, rates[1].cv, clients), (2, 1.5, 2.0, 2));
     }
 }

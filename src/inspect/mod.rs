@@ -35,7 +35,7 @@ pub use recognise::{Kind, recognise, wrong_file};
 use crate::error::{Error, InputError, Result};
 use crate::format::thousands;
 use crate::measured::import::{Imported, import, markdown_as_csv, read_folder};
-use crate::measured::{self, Server, Severity, Table, read_table};
+use crate::measured::{self, Server, Severity, Table, read_table, separator};
 use crate::model::Configured;
 use crate::model::llm::Llm;
 use crate::model::quantisation::{Quantisation, StateDtype};
@@ -154,7 +154,7 @@ pub fn inspect(path: &Path, options: &Options) -> Result<Inspection> {
             let text = text(path)?;
             let csv = markdown_as_csv(&text).unwrap_or(text);
             let table = read_table(&csv, &inspection.file)?;
-            inspection.table = Some(table_report(&table, None, Vec::new()));
+            inspection.table = Some(table_report(table, None));
         }
         Kind::Folder => inspection.table = Some(folder(path, &mut inspection.notes)?),
         Kind::EngineLog | Kind::EngineSeries | Kind::Metrics => inspection.engine = Some(read_engine(path)?),
@@ -287,6 +287,9 @@ fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<L
         read_records(crate::files::open(running)?, running, texts, &mut so_far)?;
         gathered.running = if so_far.running.total() > 0.0 { so_far.running } else { so_far.output };
     }
+    if let Some(job) = options.job {
+        within(job, &gathered)?;
+    }
     let mut report = LengthReport::new(&gathered, options.declared, job);
     if let Some(format) = gathered.format {
         report.estimated = format.has_text() && texts.file().is_none();
@@ -299,46 +302,62 @@ fn requests(path: &Path, options: &Options, notes: &mut Vec<String>) -> Result<L
     Ok(report)
 }
 
-fn rates(path: &Path, notes: &mut Vec<String>) -> Result<()> {
-    let text = text(path)?;
-    if let Ok(rates) = histogram::read_rates(&text) {
-        let mean = rates.iter().map(|rate| rate.rate_per_s).sum::<f64>() / rates.len() as f64;
-        notes.push(format!("{} windows, {mean:.3} requests/s on average", rates.len()));
-    } else {
-        notes.push(format!("{} lines", text.lines().count()));
+/// A job has at least the requests of its part.
+fn within(job: JobPart, gathered: &Gathered) -> Result<()> {
+    let (finished, running) = (gathered.used() as u64, gathered.running.total() as u64);
+    if finished + running <= job.total {
+        return Ok(());
     }
+    let found = format!(
+        "total={}, but {} requests have finished and {} run",
+        job.total,
+        thousands(finished),
+        thousands(running)
+    );
+    Err(InputError::new(found, "give the number of requests of the whole job").key("--job").into())
+}
+
+fn rates(path: &Path, notes: &mut Vec<String>) -> Result<()> {
+    let (rates, clients) =
+        histogram::read_rates(&text(path)?).map_err(|error| error.file(path.display().to_string()))?;
+    let mut windows: Vec<f64> = rates.iter().map(|rate| rate.start_s).collect();
+    windows.sort_by(f64::total_cmp);
+    windows.dedup();
+    let mean = rates.iter().map(|rate| rate.rate_per_s).sum::<f64>() / windows.len() as f64;
+    let of = if clients > 1 { format!(" of {clients} clients") } else { String::new() };
+    notes.push(format!("{} windows{of}, {mean:.3} requests/s on average", windows.len()));
     Ok(())
 }
 
 fn table_of(imported: Imported, file: &str) -> TableReport {
     match imported.table(file) {
-        Ok((table, left_out)) => table_report(&table, Some(imported), left_out),
+        Ok(table) => table_report(table, Some(imported)),
         Err(error) => {
-            let table = Table { server: imported.server(), ..Table::of_rows(file, Vec::new()) };
-            table_report(&table, Some(imported), vec![error.to_string()])
+            let (server, left_out) = (imported.server(), vec![error.to_string()]);
+            let table = Table { server, left_out, ..Table::of_rows(file, Vec::new()) };
+            table_report(table, Some(imported))
         }
     }
 }
 
-fn table_report(table: &Table, imported: Option<Imported>, left_out: Vec<String>) -> TableReport {
-    TableReport {
-        points: table.rows.clone(),
-        findings: if table.rows.is_empty() { Vec::new() } else { measured::check(table) },
-        left_out,
-        server: table.server,
-        imported,
-    }
+fn table_report(table: Table, imported: Option<Imported>) -> TableReport {
+    let mut findings = if table.rows.is_empty() { Vec::new() } else { measured::check(&table) };
+    // Each is named on its own.
+    findings.retain(|finding| finding.topic != measured::Topic::LeftOut);
+    TableReport { points: table.rows, findings, left_out: table.left_out, server: table.server, imported }
 }
 
 fn folder(path: &Path, notes: &mut Vec<String>) -> Result<TableReport> {
     let sweep = read_folder(path)?;
-    notes.push(format!("{} result files read as one sweep, {} other files", sweep.read, sweep.others));
-    Ok(table_report(&sweep.table, sweep.imported, sweep.left_out))
+    let left_out = sweep.table.left_out.len();
+    notes.push(format!("{} result files read as one sweep, {left_out} left out", sweep.read));
+    Ok(table_report(sweep.table, sweep.imported))
 }
 
 /// A table of the engine's state over time: running, waiting, throughput, use of the KV pool (percent).
 fn series(text: &str) -> std::result::Result<EngineReadings, InputError> {
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let delimiter = separator(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
     let csv_error = |error: csv::Error| InputError::new(error.to_string(), "write one row per moment");
     let headers = reader.headers().map_err(csv_error)?.clone();
     let column = |names: &[&str]| names.iter().find_map(|name| headers.iter().position(|header| header == *name));
@@ -357,6 +376,9 @@ fn series(text: &str) -> std::result::Result<EngineReadings, InputError> {
             kv_used: number(used).map(|percent| percent / 100.0),
             ..LogPoint::default()
         });
+    }
+    if readings.lines == 0 {
+        return Err(InputError::new("a header and no rows", "give one row per moment below it"));
     }
     readings.conclude();
     Ok(readings)

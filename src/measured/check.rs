@@ -52,6 +52,8 @@ pub enum Topic {
     FewRequests,
     /// Columns that were not used.
     UnusedColumns,
+    /// Runs or files that are not in the table.
+    LeftOut,
     /// A row that the description doubts.
     DoubtedBySource,
 }
@@ -97,7 +99,9 @@ impl Finding {
 fn finding(topic: Topic, lines: Vec<u64>, what: String, done: impl Into<String>) -> Finding {
     let severity = match topic {
         Topic::KindAgainstTpot | Topic::MixedKinds => Severity::Error,
-        Topic::TwoRates | Topic::Outlier | Topic::Cliff | Topic::Capped | Topic::BelowConcurrency => Severity::Warning,
+        Topic::TwoRates | Topic::Outlier | Topic::Cliff | Topic::Capped | Topic::BelowConcurrency | Topic::LeftOut => {
+            Severity::Warning
+        }
         _ => Severity::Note,
     };
     Finding { topic, lines, severity, what, done: done.into() }
@@ -122,6 +126,14 @@ pub fn check(table: &Table) -> Vec<Finding> {
     if !table.unused_columns.is_empty() {
         let what = format!("columns not used: {}", table.unused_columns.join(", "));
         findings.push(finding(Topic::UnusedColumns, Vec::new(), what, "rates come from the other columns"));
+    }
+    if let Some(first) = table.left_out.first() {
+        let rest = match table.left_out.len() {
+            1 => String::new(),
+            more => format!(", and {} more", more - 1),
+        };
+        let what = format!("left out: {first}{rest}");
+        findings.push(finding(Topic::LeftOut, Vec::new(), what, "`makespan inspect` names each with its reason"));
     }
     if let Some(suspect) = table.about.as_ref().and_then(|about| about.suspect.as_ref()) {
         let what = format!("the description doubts a row: {suspect}");

@@ -6,6 +6,7 @@ use super::about::About;
 use super::columns::{Columns, Field};
 use super::curve::Curve;
 use super::import;
+use super::separator::separator;
 use crate::error::{InputError, nearest};
 
 /// What a rate counts.
@@ -73,6 +74,8 @@ pub struct Table {
     pub about: Option<About>,
     /// What the tool that wrote it recorded of the server.
     pub server: Server,
+    /// Runs and files that were left out, with the reason.
+    pub left_out: Vec<String>,
 }
 
 /// What a benchmark tool recorded of the server beside the rates.
@@ -87,7 +90,14 @@ pub struct Server {
 impl Table {
     /// Rows without anything beside them.
     pub fn of_rows(file: &str, rows: Vec<Row>) -> Table {
-        Table { file: file.to_owned(), rows, unused_columns: Vec::new(), about: None, server: Server::default() }
+        Table {
+            file: file.to_owned(),
+            rows,
+            unused_columns: Vec::new(),
+            about: None,
+            server: Server::default(),
+            left_out: Vec::new(),
+        }
     }
 
     /// The same table with its description.
@@ -132,13 +142,14 @@ pub fn read_table(text: &str, file: &str) -> Result<Table, InputError> {
         {
             return read(&csv, file).map_err(|error| error.file(file));
         }
-        return Ok(import::import(text, file)?.table(file)?.0);
+        return import::import(text, file)?.table(file);
     }
     read(text, file).map_err(|error| error.file(file))
 }
 
 fn read(text: &str, file: &str) -> Result<Table, InputError> {
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let delimiter = separator(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
     let columns = Columns::of(reader.headers().map_err(csv_error)?)?;
     let needed = Needed::of(&columns)?;
     let mut rows = Vec::new();

@@ -10,6 +10,9 @@ use crate::measured::Severity::{Error, Note, Warning};
 /// Azure's and Mooncake's traces).
 const LARGE_DRIFT: f64 = 0.15;
 
+/// Standard deviation over mean of the gaps from which arrivals come in bursts; real services lie between 1 and 3.
+const BURSTY: f64 = 4.0;
+
 pub(super) fn run(gathered: &Gathered, job: Option<&JobPart>, findings: &mut Findings) {
     order(gathered, findings);
     identical(gathered, findings);
@@ -116,6 +119,11 @@ fn times(gathered: &Gathered, findings: &mut Findings) {
         let severity = if zero > 0.2 { Warning } else { Note };
         let effect = "time stamps are rounded or requests come in batches: the spread of the gaps says little";
         findings.add(15, severity, what, effect).share(zero);
+    }
+    if let Some(cv) = arrivals.gap_cv().filter(|cv| *cv > BURSTY && zero <= 0.2 && !coarse) {
+        let what = format!("the gaps between arrivals spread {cv:.1} times as much as those of a Poisson stream");
+        let effect = "requests come in bursts: a rate alone does not describe the load, replay the times of the file";
+        findings.add(15, Note, what, effect);
     }
     // Below one request an hour, or above 100,000 a second, the unit is not what the format says.
     let per_s = gaps / span;

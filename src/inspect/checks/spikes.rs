@@ -24,22 +24,22 @@ const TIMES: f64 = 5.0;
 /// Chance at which the neighbours would make it, over all lengths: a spike in a few rows is no spike.
 const CHANCE: f64 = 1e-3;
 
+/// Mean rows of the lengths within 10% of `tokens`, at least 3 on both sides; nothing where there can be none.
+pub(super) fn neighbours(counts: &Counts, tokens: u32) -> Option<f64> {
+    let width = ((f64::from(tokens) * 0.1) as u32).max(3);
+    // Beyond the longest and the shortest there can be no neighbours.
+    let low = tokens.saturating_sub(width).max(1).min(tokens);
+    let high = tokens.saturating_add(width).min(counts.max().unwrap_or(0).max(tokens));
+    (high > low).then(|| (counts.between(low, high) - counts.at(tokens)) / f64::from(high - low))
+}
+
 /// How `tokens` compares with its neighbours, if it stands out at all.
 pub(super) fn at(counts: &Counts, tokens: u32, distinct: usize) -> Option<Spike> {
     let rows = counts.at(tokens);
     if rows < 5.0 {
         return None;
     }
-    let width = ((f64::from(tokens) * 0.1) as u32).max(3);
-    let (low, high) = (tokens.saturating_sub(width).max(1), tokens.saturating_add(width));
-    let low = low.min(tokens);
-    // Beyond the longest and the shortest there can be no neighbours.
-    let high = high.min(counts.max().unwrap_or(0).max(tokens));
-    let places = f64::from(high - low);
-    if places < 1.0 {
-        return None;
-    }
-    let mean = (counts.between(low, high) - rows) / places;
+    let mean = neighbours(counts, tokens)?;
     // P(N ≥ rows) of a Poisson variable with the neighbours' mean.
     let chance = if mean > 0.0 { gamma_lr(rows, mean) } else { 0.0 };
     if rows <= TIMES * mean || chance * distinct as f64 > CHANCE {

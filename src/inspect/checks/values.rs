@@ -1,13 +1,19 @@
 //! Checks 1 to 6 and 11: the values of the output column.
 
-use super::spikes::{Spike, at, spikes};
+use statrs::function::gamma::gamma_lr;
+
+use super::spikes::{Spike, at, neighbours, spikes};
 use super::{Declared, Findings, rows};
 use crate::format::{percent, rate, thousands};
+use crate::inspect::counts::Counts;
 use crate::inspect::gather::Gathered;
 use crate::measured::Severity::{Error, Note, Warning};
 
 /// Rows below which shares of single lengths say nothing.
 const FEW: f64 = 50.0;
+
+/// Chance of as many rows at usual limits below which they are named.
+const USUAL_LIMIT_CHANCE: f64 = 0.05;
 
 /// Outputs this short are tiny.
 const TINY: u32 = 8;
@@ -26,6 +32,8 @@ pub(super) fn run(gathered: &Gathered, declared: Declared, findings: &mut Findin
     }
     pile_up(gathered, declared, &caps, findings);
     cap_below(gathered, &caps, findings);
+    above_the_asked(gathered, declared, findings);
+    usual_limit(gathered, findings);
     let dominating = gathered.output.top().filter(|(_, count)| *count > 0.2 * gathered.used()).map(|(top, _)| top);
     findings.check(3);
     let max = gathered.output.max();
@@ -123,13 +131,18 @@ fn band(gathered: &Gathered, findings: &mut Findings) {
     let (low, high) = best;
     let width = high - low;
     let beside = mass((low.saturating_sub(width), low - 1)).max(mass((high + 1, high + width)));
-    let share = mass(best) / gathered.used();
-    if share > 0.2 && mass(best) > 2.5 * beside {
+    if mass(best) > 0.2 * gathered.used() && mass(best) > 2.5 * beside {
+        // The rows are not even in the window: it is known by their mean.
+        let inside = output.iter().filter(|(tokens, _)| (low..=high).contains(tokens));
+        let mean = inside.map(|(tokens, count)| f64::from(tokens) * count).sum::<f64>() / mass(best);
+        let centre = mean.round();
+        let within = mass(((centre * 0.9).ceil() as u32, (centre * 1.1) as u32));
+        let share = within / gathered.used();
         let what = format!(
             "{} lie within 10% of {}, {:.1} times the bands beside it",
-            rows(mass(best), gathered.used()),
-            thousands(u64::from(low + width / 2)),
-            mass(best) / beside.max(1.0)
+            rows(within, gathered.used()),
+            thousands(centre as u64),
+            within / beside.max(1.0)
         );
         let effect = "replies of one kind; no single law fits, use the file itself as the law";
         findings.add(3, Warning, what, effect).share(share);
@@ -218,6 +231,52 @@ fn cap_below(gathered: &Gathered, caps: &[u32], findings: &mut Findings) {
         let effect = "several clients or backends with different limits; these rows are lower bounds";
         findings.add(6, Warning, what, effect).share(count / gathered.used()).line(gathered.example(*cap));
     }
+}
+
+/// No output passes the cap that its request asked for: where some do, the cap or the column is another one.
+fn above_the_asked(gathered: &Gathered, declared: Declared, findings: &mut Findings) {
+    let (output, running) = (&gathered.output, &gathered.running);
+    if let Some(cap) = declared.max_tokens {
+        let above = |counts: &Counts| counts.between(cap.saturating_add(1), u32::MAX);
+        let (count, all) = (above(output) + above(running), output.total() + running.total());
+        if count > 0.0 {
+            let longest = output.max().max(running.max()).unwrap_or(0);
+            let what = format!(
+                "{} are above the {} tokens of --max-tokens, up to {}",
+                rows(count, all),
+                thousands(u64::from(cap)),
+                thousands(u64::from(longest))
+            );
+            let effect = "the requests asked for another cap, or the column counts something else: correct one of them";
+            findings.add(6, Error, what, effect).share(count / all).line(gathered.example(longest));
+        }
+    }
+    if gathered.over_cap.rows > 0 {
+        let (count, all) = (gathered.over_cap.rows as f64, gathered.used());
+        let what = format!("{} are longer than the cap that the file says they asked for", rows(count, all));
+        let effect = "the provider counts or caps otherwise: the cap of the file does not hold for a plan";
+        findings.add(6, Warning, what, effect).share(count / all).line(Some(gathered.over_cap.line));
+    }
+}
+
+/// Rows that end exactly at a limit of many providers although they asked for more. One such row in thousands is chance.
+fn usual_limit(gathered: &Gathered, findings: &mut Findings) {
+    let stopped = &gathered.at_limit;
+    let Some(longest) = gathered.output.max().filter(|_| stopped.total() > 0.0) else { return };
+    let limits = (12..=31).map(|power| 1u32 << power).take_while(|limit| *limit <= longest);
+    let by_chance: f64 = limits.filter_map(|limit| neighbours(&gathered.output, limit)).sum();
+    if by_chance > 0.0 && gamma_lr(stopped.total(), by_chance) > USUAL_LIMIT_CHANCE {
+        return;
+    }
+    let named: Vec<String> = stopped.iter().map(|(tokens, _)| thousands(u64::from(tokens))).collect();
+    let what = format!(
+        "{} end at exactly {} though they asked for more, {by_chance:.1} by chance",
+        rows(stopped.total(), gathered.used()),
+        named.join(" or ")
+    );
+    let effect = "a provider's own limit, most likely: those rows are lower bounds";
+    let line = stopped.iter().next().and_then(|(tokens, _)| gathered.example(tokens));
+    findings.add(6, Note, what, effect).share(stopped.total() / gathered.used()).line(line);
 }
 
 fn few_values(gathered: &Gathered, declared: Declared, findings: &mut Findings) {

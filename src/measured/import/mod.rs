@@ -188,7 +188,7 @@ impl Imported {
     /// # Errors
     ///
     /// When none is left.
-    pub fn table(&self, file: &str) -> Result<(Table, Vec<String>), InputError> {
+    pub fn table(&self, file: &str) -> Result<Table, InputError> {
         let mut left_out = self.left_out.clone();
         let mut rows: Vec<Row> = Vec::new();
         for (line, run) in &self.runs {
@@ -203,7 +203,7 @@ impl Imported {
             return Err(InputError::new(found, remedy).file(file));
         }
         rows.sort_by_key(|row| row.concurrency);
-        Ok((Table { server: self.server(), ..Table::of_rows(file, rows) }, left_out))
+        Ok(Table { server: self.server(), left_out, ..Table::of_rows(file, rows) })
     }
 
     /// What the runs recorded of the server.

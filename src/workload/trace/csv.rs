@@ -5,6 +5,7 @@ use std::io::BufRead;
 use super::record::{Finish, Record, RecordSink, hashed};
 use super::{Checked, Lines, TraceFormat, guessed_time_ns, parse_tokens, time_ns};
 use crate::error::{InputError, Result, nearest};
+use crate::measured::separator;
 
 /// What the columns of a format are called; names earlier in a list win.
 struct Columns {
@@ -77,6 +78,9 @@ const FORMATS: [Columns; 5] = [
     },
 ];
 
+/// Names of lengths alone; see [`bare`].
+const BARE: [&str; 6] = ["tokens", "n_tokens", "num_tokens", "token_count", "length", "lengths"];
+
 /// Columns that any format may have beside its own.
 struct Extras {
     thinking: Option<usize>,
@@ -130,12 +134,14 @@ struct Table<'l, 'p, R> {
     count: usize,
     /// First line of the current record.
     line: u64,
+    /// Whether the header has told the separator.
+    delimited: bool,
 }
 
 impl<'l, 'p, R: BufRead> Table<'l, 'p, R> {
     fn new(lines: &'l mut Lines<'p, R>) -> Self {
         let (fields, ends) = (vec![0; 1024], vec![0; 64]);
-        Table { lines, parser: csv_core::Reader::new(), fields, ends, count: 0, line: 0 }
+        Table { lines, parser: csv_core::Reader::new(), fields, ends, count: 0, line: 0, delimited: false }
     }
 
     /// Moves to the next record that is not blank.
@@ -159,6 +165,10 @@ impl<'l, 'p, R: BufRead> Table<'l, 'p, R> {
             if !inside {
                 self.line = number;
                 inside = true;
+            }
+            if !self.delimited {
+                self.parser = csv_core::ReaderBuilder::new().delimiter(separator(line)).build();
+                self.delimited = true;
             }
             loop {
                 let input = if rest.is_empty() { b"\n".as_slice() } else { rest };
@@ -223,7 +233,7 @@ pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSi
     // Outputs alone are enough for a law of lengths.
     let recognised = recognised.or_else(|| {
         let recording = &FORMATS[FORMATS.len() - 1];
-        Some((recording, None, find(recording.output)?))
+        Some((recording, None, find(recording.output).or_else(|| bare(&names))?))
     });
     let Some((columns, prompt, output)) = recognised else { return Err(unknown_columns(&names, table.line).into()) };
     if prompt.is_none() && names.iter().any(|name| is_slip(name, &names).is_some()) {
@@ -244,6 +254,7 @@ pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSi
         _ if columns.wall_clock => wall_clock_ns,
         _ => seconds_ns,
     };
+    let header = table.line;
     while table.advance()? {
         let row = |table: &Table<'_, '_, R>| -> Checked<Record> {
             let mut record = Record { line: table.line, ..Record::default() };
@@ -257,7 +268,23 @@ pub(super) fn read<R: BufRead>(lines: &mut Lines<'_, R>, sink: &mut dyn RecordSi
             sink.refused(error.line(table.line))?;
         }
     }
+    // Blank lines move nothing.
+    if table.line == header {
+        return Err(no_rows(header).into());
+    }
     Ok(())
+}
+
+fn no_rows(header: u64) -> InputError {
+    InputError::new("a header and no rows", "give one row per request below it").line(header)
+}
+
+/// The column of lengths that does not say whose they are: it is the output where no other column counts tokens.
+fn bare(names: &[String]) -> Option<usize> {
+    let counts = |name: &str| ["tok", "len", "prompt"].iter().any(|part| name.contains(part));
+    let lower: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
+    let place = lower.iter().position(|name| BARE.contains(&name.as_str()))?;
+    (lower.iter().filter(|name| counts(name)).count() == 1).then_some(place)
 }
 
 /// A number in a unit that its size tells, or a date and time.
@@ -287,8 +314,12 @@ pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Resu
         return Err(super::no_column(column, names.iter().map(String::as_str)).line(table.line).into());
     };
     let mut values = Vec::new();
+    let header = table.line;
     while table.advance()? {
         values.push(table.parse(place, &names, |text| super::length(parse_tokens(text)?))?);
+    }
+    if values.is_empty() {
+        return Err(no_rows(header).into());
     }
     Ok(values)
 }

@@ -116,7 +116,7 @@ fn bad_traces_name_place_and_remedy() {
     let mooncake = "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [0]}\n";
     for (text, expected) in [
         (String::new(), "t: an empty file; give a header line"),
-        ("prompt_tokens,output_tokens\n".into(), "t: no requests; give a trace with at least one row"),
+        ("prompt_tokens,output_tokens\n".into(), "t:1: a header and no rows; give one row per request below it"),
         ("a,b\n1,2\n".into(), "t:1: no known token columns among a, b; looked for ContextTokens with GeneratedTokens"),
         (
             "prompt_token,output_tokens\n1,2\n".into(),
