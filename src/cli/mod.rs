@@ -3,6 +3,7 @@
 mod calibrate;
 mod decide;
 mod diagnose;
+mod faults;
 mod forecast;
 mod inspect;
 mod list;
@@ -22,9 +23,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use makespan::calibrate::FitFile;
 use makespan::error::{Error, InputError};
-use makespan::inspect::{Kind, Options, inspect, wrong_file};
+use makespan::inspect::{Kind, wrong_file};
 use makespan::model::scenario::{DEFAULT_SCENARIO, Override, Scenario};
-use makespan::workload::trace::{CHARACTERS_PER_TOKEN, TextTokens};
 
 /// How long will my batch-generation job take, why does its throughput plateau, and what should I change?
 #[derive(Parser)]
@@ -110,10 +110,13 @@ impl ScenarioArgs {
             Some(file) => FitFile::load(file)?.scenario(&self.scenario, &overrides, !self.accept_faults),
             None => Scenario::load(&self.scenario, &overrides),
         };
-        let scenario = scenario.map_err(of_scenario)?;
-        if !self.accept_faults {
-            refuse_faulty_files(&scenario)?;
+        let mut scenario = scenario.map_err(of_scenario)?;
+        if self.accept_faults {
+            scenario = faults::without_faulty_rows(&scenario)?;
+        } else {
+            faults::refuse_faulty_files(&scenario)?;
         }
+        faults::tell_left_out(&scenario);
         Ok(scenario)
     }
 }
@@ -132,46 +135,6 @@ fn claim(files: &[(&str, &Option<PathBuf>)], replace: bool) -> Result<(), Error>
             return refuse(format!("{} exists", path.display()), "name another file, or add --force");
         }
         makespan::files::check_writable(path)?;
-    }
-    Ok(())
-}
-
-/// Looks at the files that the job's requests come from: a plan from a faulty one looks precise and is worthless.
-fn refuse_faulty_files(scenario: &Scenario) -> Result<(), Error> {
-    let job = &scenario.tables.job;
-    let of_law = |law: &Option<toml::Value>| {
-        let law = law.as_ref()?.as_table()?;
-        law.get("file").or_else(|| law.get("finished"))?.as_str().map(PathBuf::from)
-    };
-    for file in [job.trace.clone(), of_law(&job.output_tokens)].into_iter().flatten() {
-        let path = scenario.folder.join(file);
-        let texts = match &job.tokenizer {
-            Some(tokenizer) => TextTokens::from_file(&scenario.folder.join(tokenizer)),
-            None => Ok(TextTokens::default()),
-        };
-        let inspected = texts.and_then(|texts| inspect(&path, &Options { texts, ..Options::default() }));
-        // What cannot be inspected is left to the reader that needs it, which says why.
-        let Ok(inspection) = inspected else { continue };
-        if inspection.lengths.as_ref().is_some_and(|lengths| lengths.estimated) {
-            let _ = writeln!(
-                io::stderr(),
-                "warning: lengths of texts in {} are estimates, {CHARACTERS_PER_TOKEN} characters a token: name the model's \
-                 tokenizer.json as job.tokenizer",
-                path.display()
-            );
-        }
-        // Rows that are no requests are named, or left out, by the reader.
-        if inspection.lengths.as_ref().is_some_and(|lengths| lengths.refused > 0) && job.skip_empty_rows != Some(true) {
-            continue;
-        }
-        let mut errors = inspection.errors();
-        errors.retain(|error| !error.starts_with("error 1,"));
-        if let Some(first) = errors.first() {
-            let path = path.display();
-            return Err(Error::Impossible(format!(
-                "{path} has faults: {first}. `makespan inspect {path}` shows all; --accept-faults plans all the same"
-            )));
-        }
     }
     Ok(())
 }

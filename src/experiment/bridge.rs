@@ -114,8 +114,8 @@ fn on_the_envelope(scenario: &Scenario, rate: f64, mean: Option<f64>, cap: bool)
         }
         (None, Some(trace)) => {
             table.insert("trace".into(), Value::String(trace.display().to_string()));
-            if let Some(skip) = job.skip_empty_rows {
-                table.insert("skip_empty_rows".into(), Value::Boolean(skip));
+            for (key, skip) in [("skip_empty_rows", job.skip_empty_rows), ("skip_faulty_rows", job.skip_faulty_rows)] {
+                table.extend(skip.map(|skip| (key.to_owned(), Value::Boolean(skip))));
             }
             table.insert("arrivals".into(), Value::String("at_once".into()));
         }

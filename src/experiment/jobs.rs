@@ -53,7 +53,11 @@ impl JobSource {
                 }
                 None => TextTokens::default(),
             };
-            let options = TraceOptions { skip_empty: job.skip_empty_rows.unwrap_or(false), texts };
+            let options = TraceOptions {
+                skip_empty: job.skip_empty_rows.unwrap_or(false),
+                skip_faulty: job.skip_faulty_rows.unwrap_or(false),
+                texts,
+            };
             let path = scenario.folder.join(path);
             let of_requests =
                 |error| wrong_file(error, &path, "a file of requests", &[Kind::Requests, Kind::Benchmark]);

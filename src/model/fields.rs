@@ -43,6 +43,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    pub(crate) fn flag(&mut self, name: &'static str) -> Result<Option<bool>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let key = self.path(name);
+        value.as_bool().map(Some).ok_or_else(|| wrong_type(value, "true or false", &key).into())
+    }
+
     pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f64>> {
         self.get(name).map(|value| number(value, &self.path(name))).transpose()
     }

@@ -75,6 +75,8 @@ pub enum LengthLaw {
         file: PathBuf,
         /// Column or JSON key.
         column: String,
+        /// Leave out rows without a length instead of refusing the file.
+        skip_faulty: bool,
     },
     /// The finished part of a job, corrected for what still runs and what a cap cut (Kaplan and Meier).
     Finished {
@@ -215,7 +217,8 @@ impl LengthLaw {
             None => match fields.text("file")? {
                 Some(file) => {
                     let column = fields.needed("column", Fields::text, "the column that holds the lengths")?;
-                    let law = LengthLaw::File { file: folder.join(file), column: column.to_owned() };
+                    let skip_faulty = fields.flag("skip_faulty_rows")?.unwrap_or(false);
+                    let law = LengthLaw::File { file: folder.join(file), column: column.to_owned(), skip_faulty };
                     return fields.truncated(law);
                 }
                 None => {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::workload::LengthLaw;
-use crate::workload::trace::{TraceFormat, TraceRow};
+use crate::workload::trace::{LeftOut, TraceFormat, TraceRow};
 use std::path::Path;
 
 fn named(name: &str) -> Law {
@@ -24,7 +24,15 @@ fn all(workload: &Workload) -> Vec<Request> {
 
 fn trace() -> Arc<Trace> {
     let rows = (1..=500).map(|n| TraceRow { prompt_tokens: n, output_tokens: 10 * n, arrival_ns: 0 }).collect();
-    Arc::new(Trace { format: TraceFormat::Lengths, rows, timed: false, prefix_blocks: None, skipped: 0, moved: 0 })
+    Arc::new(Trace {
+        format: TraceFormat::Lengths,
+        rows,
+        timed: false,
+        prefix_blocks: None,
+        skipped: 0,
+        left_out: LeftOut::default(),
+        moved: 0,
+    })
 }
 
 #[test]

@@ -64,6 +64,7 @@ impl Scenario {
             let belonging = [
                 ("job.rows", job.rows.is_some()),
                 ("job.skip_empty_rows", job.skip_empty_rows.is_some()),
+                ("job.skip_faulty_rows", job.skip_faulty_rows.is_some()),
                 ("job.tokenizer", job.tokenizer.is_some()),
             ];
             if let Some((key, _)) = belonging.into_iter().find(|(_, given)| *given) {

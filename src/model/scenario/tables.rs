@@ -73,6 +73,8 @@ pub struct Job {
     pub rows: Option<Rows>,
     /// True: rows of the trace without output are skipped rather than refused.
     pub skip_empty_rows: Option<bool>,
+    /// True: rows of the trace that cannot be requests are left out and counted rather than refused.
+    pub skip_faulty_rows: Option<bool>,
     /// The model's tokenizer.json, which counts the texts of the trace; without it they are estimated.
     pub tokenizer: Option<PathBuf>,
     /// Cap on the output of a request, tokens.

@@ -235,7 +235,9 @@ impl Law {
             LengthLaw::Pareto { minimum, index } => Law::pareto(*minimum, *index),
             LengthLaw::Histogram { edges, counts } => Law::histogram(edges, counts),
             LengthLaw::Empirical { values } => Law::empirical(values.clone()),
-            LengthLaw::File { file, column } => Law::empirical(super::trace::read_lengths(file, column)?),
+            LengthLaw::File { file, column, skip_faulty } => {
+                Law::empirical(super::trace::read_lengths(file, column, *skip_faulty)?.0)
+            }
             LengthLaw::Mixture { parts } => {
                 let mut laws = Vec::with_capacity(parts.len());
                 for (place, (share, part)) in parts.iter().enumerate() {

@@ -307,21 +307,24 @@ fn is_slip(name: &str, names: &[String]) -> Option<&'static str> {
     (close && !names.iter().any(|other| other.eq_ignore_ascii_case(near))).then_some(near)
 }
 
-pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Result<Vec<f64>> {
+pub(super) fn column<R: BufRead>(
+    lines: &mut Lines<'_, R>,
+    column: &str,
+    take: &mut dyn FnMut(Checked<f64>) -> Result<()>,
+) -> Result<()> {
     let mut table = Table::new(lines);
     let names = table.header()?;
     let Some(place) = names.iter().position(|name| name == column) else {
         return Err(super::no_column(column, names.iter().map(String::as_str)).line(table.line).into());
     };
-    let mut values = Vec::new();
     let header = table.line;
     while table.advance()? {
-        values.push(table.parse(place, &names, |text| super::length(parse_tokens(text)?))?);
+        take(table.parse(place, &names, |text| super::length(parse_tokens(text)?)))?;
     }
-    if values.is_empty() {
+    if table.line == header {
         return Err(no_rows(header).into());
     }
-    Ok(values)
+    Ok(())
 }
 
 fn unknown_columns(names: &[String], line: u64) -> InputError {

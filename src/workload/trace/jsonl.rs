@@ -394,17 +394,22 @@ pub(super) fn tokens_of(value: Option<&Value>) -> Checked<u32> {
     }
 }
 
-pub(super) fn column<R: BufRead>(lines: &mut Lines<'_, R>, column: &str) -> Result<Vec<f64>> {
-    let mut values = Vec::new();
+pub(super) fn column<R: BufRead>(
+    lines: &mut Lines<'_, R>,
+    column: &str,
+    take: &mut dyn FnMut(Checked<f64>) -> Result<()>,
+) -> Result<()> {
+    let mut known = false;
     while let Some(line) = next_filled(lines)? {
-        let object: Object = serde_json::from_slice(line).map_err(|error| syntax(&error, lines.number))?;
-        if values.is_empty() && !object.contains_key(column) {
+        let object = serde_json::from_slice::<Object>(line).map_err(|error| syntax(&error, lines.number));
+        if let Some(object) = object.as_ref().ok().filter(|object| !known && !object.contains_key(column)) {
             return Err(super::no_column(column, object.keys().map(String::as_str)).line(lines.number).into());
         }
-        let value = token_value(&object, column).and_then(super::length);
-        values.push(value.map_err(|error| error.key(column).line(lines.number))?);
+        known = true;
+        let value = object.and_then(|object| token_value(&object, column)).and_then(super::length);
+        take(value.map_err(|error| if error.line.is_none() { error.key(column).line(lines.number) } else { error }))?;
     }
-    Ok(values)
+    Ok(())
 }
 
 /// The next line that is not blank.

@@ -144,8 +144,26 @@ impl PrefixBlocks {
 pub struct TraceOptions {
     /// Leave out rows whose prompt or output is 0 tokens (failures in BurstGPT) instead of refusing the trace.
     pub skip_empty: bool,
+    /// Leave out rows that cannot be requests, and count them, instead of refusing the trace.
+    pub skip_faulty: bool,
     /// How texts become numbers of tokens.
     pub texts: TextTokens,
+}
+
+/// Rows that were left out because they cannot be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// How many.
+    pub rows: u64,
+    /// What was wrong with the first.
+    pub first: Option<String>,
+}
+
+impl LeftOut {
+    fn add(&mut self, error: &InputError) {
+        self.rows += 1;
+        self.first.get_or_insert_with(|| error.to_string());
+    }
 }
 
 /// A trace, in order of arrival.
@@ -161,6 +179,8 @@ pub struct Trace {
     pub prefix_blocks: Option<PrefixBlocks>,
     /// Rows left out by [`TraceOptions::skip_empty`].
     pub skipped: u64,
+    /// Rows left out by [`TraceOptions::skip_faulty`].
+    pub left_out: LeftOut,
     /// Rows that stood after a later arrival in the file and were moved.
     pub moved: u64,
 }
@@ -181,7 +201,7 @@ impl Trace {
     ///
     /// As [`Trace::read`].
     pub fn from_reader(reader: impl BufRead, path: &Path, options: TraceOptions) -> Result<Trace> {
-        let mut rows = RawRows::new(options.skip_empty);
+        let mut rows = RawRows::new(&options);
         read_records(reader, path, &options.texts, &mut rows)?;
         rows.into_trace().map_err(|error| in_file(error, path))
     }
@@ -200,15 +220,38 @@ pub fn read_records(reader: impl BufRead, path: &Path, texts: &TextTokens, sink:
     read.map_err(|error| in_file(error, path))
 }
 
-/// The lengths in `column` (or JSON key) of the file at `path`, tokens, at least 1 each.
+/// The lengths in `column` (or JSON key) of the file at `path`, tokens, at least 1 each; rows without one are left out and
+/// counted where `skip_faulty` is set.
 ///
 /// # Errors
 ///
 /// An unreadable file, a column that is not there (with those that are), a bad value (with its line), or no rows.
-pub fn read_lengths(path: &Path, column: &str) -> Result<Vec<f64>> {
+pub fn read_lengths(path: &Path, column: &str, skip_faulty: bool) -> Result<(Vec<f64>, LeftOut)> {
     let mut lines = Lines::new(crate::files::open(path)?, path);
-    let values = if lines.starts_json()? { jsonl::column(&mut lines, column) } else { csv::column(&mut lines, column) };
-    values.map_err(|error| in_file(error, path))
+    let mut left_out = LeftOut::default();
+    let mut values = Vec::new();
+    let mut take = |value: Checked<f64>| match value {
+        Ok(value) => {
+            values.push(value);
+            Ok(())
+        }
+        Err(error) if skip_faulty => {
+            left_out.add(&error);
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    };
+    let read = if lines.starts_json()? {
+        jsonl::column(&mut lines, column, &mut take)
+    } else {
+        csv::column(&mut lines, column, &mut take)
+    };
+    read.map_err(|error| in_file(error, path))?;
+    if let (true, Some(first)) = (values.is_empty(), &left_out.first) {
+        let found = format!("no row with a length; the first: {first}");
+        return Err(in_file(InputError::new(found, "give at least one").into(), path));
+    }
+    Ok((values, left_out))
 }
 
 fn in_file(error: Error, path: &Path) -> Error {
@@ -223,7 +266,9 @@ struct RawRows {
     format: TraceFormat,
     timed: bool,
     skip_empty: bool,
+    skip_faulty: bool,
     skipped: u64,
+    left_out: LeftOut,
     rows: Vec<RawRow>,
     prefix_blocks: Option<PrefixBlocks>,
     names: [String; 2],
@@ -237,12 +282,14 @@ struct RawRow {
 }
 
 impl RawRows {
-    fn new(skip_empty: bool) -> Self {
+    fn new(options: &TraceOptions) -> Self {
         RawRows {
             format: TraceFormat::Lengths,
             timed: false,
-            skip_empty,
+            skip_empty: options.skip_empty,
+            skip_faulty: options.skip_faulty,
             skipped: 0,
+            left_out: LeftOut::default(),
             rows: Vec::new(),
             prefix_blocks: None,
             names: Default::default(),
@@ -303,6 +350,10 @@ impl RecordSink for RawRows {
             self.skipped += 1;
             return Ok(());
         }
+        if self.skip_faulty {
+            self.left_out.add(&error);
+            return Ok(());
+        }
         Err(error.into())
     }
 }
@@ -310,7 +361,10 @@ impl RecordSink for RawRows {
 impl RawRows {
     fn into_trace(self) -> Result<Trace> {
         let Some(start_ns) = self.rows.iter().map(|row| row.time_ns).min() else {
-            return Err(InputError::new("no requests", "give a trace with at least one row").into());
+            let faults =
+                self.left_out.first.map(|first| format!(", of {} rows, the first: {first}", self.left_out.rows));
+            let found = format!("no requests{}", faults.unwrap_or_default());
+            return Err(InputError::new(found, "give a trace with at least one row").into());
         };
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         let mut latest = i64::MIN;
@@ -340,8 +394,8 @@ impl RawRows {
             }
             ordered
         });
-        let (format, timed, skipped) = (self.format, self.timed, self.skipped);
-        Ok(Trace { format, rows, timed, prefix_blocks, skipped, moved })
+        let RawRows { format, timed, skipped, left_out, .. } = self;
+        Ok(Trace { format, rows, timed, prefix_blocks, skipped, left_out, moved })
     }
 }
 
