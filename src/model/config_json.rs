@@ -307,15 +307,21 @@ impl Config<'_> {
         }
         let experts = self.needed("experts", &EXPERTS);
         let routed = self.needed("routed experts", &["num_experts_per_tok", "experts_per_token", "moe_top_k"]);
-        let width = self.needed("expert width", &["moe_intermediate_size", "intermediate_size"]);
+        let width = self.needed("expert width", &["moe_intermediate_size", "expert_hidden_dim", "intermediate_size"]);
         let shared = match self.optional("shared experts", &["n_shared_experts", "num_shared_experts"]) {
             Some(shared) => shared,
             None => self
                 .optional("shared expert width", &["shared_expert_intermediate_size"])
                 .map_or(0, |shared| shared / width.max(1)),
         };
-        let listed = self.value("mlp_only_layers").and_then(Value::as_array).map_or(0, |list| list.len() as u32);
-        let dense = self.optional("dense layers", &["first_k_dense_replace"]).unwrap_or(listed);
+        let list = |key: &str| self.value(key).and_then(Value::as_array);
+        let is_dense = |kind: &Value| kind.as_str() == Some("dense");
+        let kinds = list("mlp_layer_types").map(|kinds| kinds.iter().filter(|kind| is_dense(kind)).count() as u32);
+        let listed = list("mlp_only_layers").map_or(0, |list| list.len() as u32);
+        let dense = match kinds {
+            Some(dense) => self.derived("dense layers", dense, "from mlp_layer_types"),
+            None => self.optional("dense layers", &["first_k_dense_replace"]).unwrap_or(listed),
+        };
         // Every n-th layer has experts.
         let step = self.find(&["decoder_sparse_step", "moe_layer_freq"]).map_or(1, |(step, _)| step.max(1));
         let sparse = layers.saturating_sub(dense) / step;
