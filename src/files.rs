@@ -1,7 +1,7 @@
 //! The only module that opens files: by path, with gzip and zstd undone by their magic bytes rather than their names.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::{File, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -60,6 +60,28 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A checksum over the bytes of files, as they lie on disk; 0 without any.
+///
+/// # Errors
+///
+/// [`Error::File`] when one cannot be read.
+pub fn checksum(paths: &[PathBuf]) -> Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    for path in paths {
+        let wrap = |source| Error::file(path, source);
+        let mut file = File::open(path).map_err(wrap)?;
+        loop {
+            let read = file.read(&mut buffer).map_err(wrap)?;
+            match buffer.get(..read) {
+                Some(bytes) if !bytes.is_empty() => hasher.update(bytes),
+                _ => break,
+            }
+        }
+    }
+    Ok(hasher.finalize())
+}
+
 /// Writes `contents` to `path`, through a temporary name: a reader sees the old file or the whole new one.
 ///
 /// # Errors
@@ -80,20 +102,45 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Opens `path` with only its first `keep` bytes left, made if need be.
+    /// Opens `path`, made if need be, for this process alone where the file system knows locks.
     ///
     /// # Errors
     ///
-    /// [`Error::File`] when it cannot be opened or cut.
-    pub fn open(path: &Path, keep: u64) -> Result<Growing> {
+    /// [`Error::File`] when it cannot be opened, or another process has it open in this way.
+    pub fn open(path: &Path) -> Result<Growing> {
         let open = || {
-            let mut file = File::options().create(true).truncate(false).write(true).open(path)?;
-            file.set_len(keep)?;
-            std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0))?;
-            Ok(file)
+            let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, "another run is writing it"))
+                }
+                // A file system without locks: what was free of danger without them still is.
+                Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+            }
         };
         let file = open().map_err(|reason| Error::file(path, reason))?;
         Ok(Growing { file, path: path.to_owned() })
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be read.
+    pub fn read(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes).map_err(|reason| Error::file(&self.path, reason))?;
+        Ok(bytes)
+    }
+
+    /// Keeps its first bytes only, and goes on behind them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be cut.
+    pub fn keep(&mut self, bytes: u64) -> Result<()> {
+        let cut = self.file.set_len(bytes).and_then(|()| self.file.seek(SeekFrom::End(0)));
+        cut.map(|_| ()).map_err(|reason| Error::file(&self.path, reason))
     }
 
     /// Appends `bytes` in one go: once this returns they survive the end of this process, however it comes.

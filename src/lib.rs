@@ -11,6 +11,8 @@ pub mod units;
 
 pub mod format;
 
+pub mod shard;
+
 pub mod measured;
 pub mod model;
 pub mod workload;

@@ -38,4 +38,4 @@ pub use points::{Measured, Point, Points};
 pub use posterior::{Draw, Posterior, sample, weighted_quantiles};
 pub use predict::{Prediction, Structure, predict, simulations};
 pub use prior::{Beside, Known, Laws, PLAIN, Parameter, Prior, base_priors, position_acceptance};
-pub use validate::{Accuracy, Forecast, STEPS_PER_TABLE, TableNote, Test, TestKind, Validation, forecast, validate};
+pub use validate::{Accuracy, Forecast, TableNote, Test, TestKind, Tested, Validation, Validator, forecast, validate};

@@ -1,15 +1,17 @@
 //! `makespan forecast`.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use makespan::error::{Error, InputError};
-use makespan::experiment::{Extent, Forecast, Reduced, Results, bridge, drivers, run_forecast};
+use makespan::experiment::{Extent, Forecast, Reduced, Replications, bridge, drivers, run_forecast};
 use makespan::report::{ForecastReport, ForecastRun};
+use makespan::shard::{Grid, Identity, run_missing};
 
 use super::decide::deadline_days;
+use super::grid::{self, Cell, Column, GridArgs};
+use super::units::UnitsArgs;
 use super::{ScenarioArgs, print};
 
 /// Replications where neither the scenario nor the command line says how many.
@@ -18,12 +20,20 @@ const REPLICATIONS: u64 = 200;
 /// Rows of the design behind the drivers: a quarter of the replications, within these.
 const ROWS: Range<u64> = 32..256;
 
+/// What is shown of each scenario of a grid.
+const COLUMNS: [Column; 4] = [
+    ("p5 days", "/makespan_days/p5", 2),
+    ("p50 days", "/makespan_days/p50", 2),
+    ("p95 days", "/makespan_days/p95", 2),
+    ("in time", "/p_deadline", 2),
+];
+
 #[derive(Args)]
 pub(super) struct ForecastCommand {
     #[command(flatten)]
     scenario: ScenarioArgs,
     /// Replications, at most where a precision is asked for (default: the scenario's, or 200)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000), conflicts_with = "range")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     replications: Option<u64>,
     /// Stop early once the 5%, 50% and 95% quantiles are known to this share, as in 0.02
     #[arg(long, value_name = "SHARE")]
@@ -31,21 +41,10 @@ pub(super) struct ForecastCommand {
     /// When the job must be done, as in 10d or 36h
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
-    /// Run these replications only, as in 250..500: parts may run anywhere and be put together with --from
-    #[arg(long, value_name = "A..B")]
-    range: Option<String>,
-    /// Keep finished replications in this file, and go on from what it holds
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Take finished replications from this file too (repeatable)
-    #[arg(long, value_name = "FILE")]
-    from: Vec<PathBuf>,
-    /// Start the results file anew, whatever it holds
-    #[arg(long, requires = "results")]
-    force: bool,
-    /// Threads (default: all cores); results do not depend on it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    grid: GridArgs,
+    #[command(flatten)]
+    units: UnitsArgs,
     /// Leave out the drivers and the bridge
     #[arg(long)]
     quantiles_only: bool,
@@ -53,21 +52,59 @@ pub(super) struct ForecastCommand {
 
 impl ForecastCommand {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        match self.threads {
-            None => self.forecast(),
-            Some(threads) => {
-                rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build()?.install(|| self.forecast())
-            }
+        self.units.on_threads(|| self.forecast())
+    }
+
+    /// The forecast of every scenario of a grid: quantiles only.
+    fn grid(&self, cells: &[Cell]) -> anyhow::Result<()> {
+        let seed = self.scenario.seed;
+        let count = self.replications.unwrap_or(REPLICATIONS);
+        let (mut works, mut identities) = (Vec::new(), Vec::new());
+        for cell in cells {
+            let replications = Replications::new(&cell.scenario, seed)?;
+            identities.push(replications.identity()?);
+            works.push((cell.name.clone(), replications, count));
         }
+        let grid = Grid::new(works);
+        let range = self.units.range_of(grid.units())?;
+        let base = Identity::new("forecast").with("seed", seed);
+        let mut store = self.units.store(grid::identity(base, &identities, grid.units()))?;
+        let bar = progress(store.missing(range.clone()).len() as u64, "replications");
+        run_missing(&grid, range.clone(), &mut store, &|| bar.inc(1))?;
+        store.finish()?;
+        bar.finish_and_clear();
+        if range != (0..grid.units()) {
+            return self.units.print_part(&range, grid.units(), self.scenario.json);
+        }
+        let mut reports = Vec::new();
+        for ((name, _, units), cell) in grid.cells().zip(cells) {
+            let deadline_days = deadline_days(self.deadline.as_deref(), &cell.scenario)?;
+            let Some(forecast) = Forecast::new(&store.range(units), deadline_days) else { continue };
+            let run = ForecastRun { seed, first: 0, deadline_days };
+            let report = ForecastReport::new(&cell.scenario, run, forecast, None, &[]);
+            reports.push((name.to_owned(), grid::json_of(|out| report.write_json(out))?));
+        }
+        grid::print(&reports, &COLUMNS, self.scenario.json)
     }
 
     fn forecast(&self) -> anyhow::Result<()> {
+        if let Some(cells) = self.grid.cells(&self.scenario, &[])? {
+            if self.precision.is_some() {
+                let remedy = "leave it out: every scenario of a grid runs as many replications";
+                return Err(refuse("--precision", "found beside --grid".to_owned(), remedy));
+            }
+            return self.grid(&cells);
+        }
         let scenario = self.scenario.load()?;
         let seed = self.scenario.seed;
         let asked = scenario.tables.forecast;
-        let range = match &self.range {
-            Some(text) => parse_range(text)?,
-            None => 0..self.replications.or(asked.replications).unwrap_or(REPLICATIONS),
+        let range = match (self.units.range()?, self.replications) {
+            (Some(_), Some(_)) => {
+                let found = "found beside --range".to_owned();
+                return Err(refuse("--replications", found, "give one of them: a range says how many"));
+            }
+            (Some(range), None) => range,
+            (None, asked_here) => 0..asked_here.or(asked.replications).unwrap_or(REPLICATIONS),
         };
         let precision = match self.precision.or(asked.precision) {
             Some(share) if !(share > 0.0 && share < 1.0) => {
@@ -77,17 +114,11 @@ impl ForecastCommand {
             share => share,
         };
         let deadline_days = deadline_days(self.deadline.as_deref(), &scenario)?;
-        let mut results = Results::new(&scenario, seed);
-        for path in &self.from {
-            results.read(path)?;
-        }
-        if let Some(path) = &self.results {
-            results.keep_in(path, self.force)?;
-        }
-        let missing = range.clone().filter(|index| !results.contains(*index)).count() as u64;
-        let bar = progress(missing, "replications");
+        let replications = Replications::new(&scenario, seed)?;
+        let mut results = self.units.store(replications.identity()?)?;
+        let bar = progress(results.missing(range.clone()).len() as u64, "replications");
         let extent = Extent { range: range.clone(), precision };
-        let done = run_forecast(&scenario, seed, &extent, &mut results, &|| bar.inc(1))?;
+        let done = run_forecast(&replications, &extent, &mut results, &|| bar.inc(1))?;
         bar.finish_and_clear();
         let rows = results.range(done);
         let Some(forecast) = Forecast::new(&rows, deadline_days) else {
@@ -123,16 +154,4 @@ pub(super) fn progress(total: u64, of_what: &str) -> ProgressBar {
     }
     bar.set_message(of_what.to_owned());
     bar
-}
-
-fn parse_range(text: &str) -> anyhow::Result<Range<u64>> {
-    let parsed = text.split_once("..").and_then(|(start, end)| Some(start.parse().ok()?..end.parse().ok()?));
-    match parsed {
-        Some(range) if range.start < range.end && range.end <= 1 << 40 => Ok(range),
-        _ => Err(refuse(
-            "--range",
-            format!("found `{text}`"),
-            "give the first and the one after the last, as in 250..500",
-        )),
-    }
 }

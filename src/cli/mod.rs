@@ -5,14 +5,17 @@ mod decide;
 mod diagnose;
 mod faults;
 mod forecast;
+mod grid;
 mod inspect;
 mod list;
 mod measured;
+mod merge;
 mod plan;
 mod scale;
 mod show;
 mod simulate;
 mod sweep;
+mod units;
 mod validate;
 
 use std::io::{self, Write};
@@ -56,6 +59,8 @@ enum Command {
     Decide(decide::Decide),
     /// 1, 2, 4, 8 GPUs, and what would explain a loss
     Scale(scale::Scale),
+    /// Put results of parts that ran anywhere together, to the bytes of one run
+    Merge(merge::Merge),
     /// List what is built in
     List(list::List),
     /// Show a built-in description, or what follows from a scenario
@@ -162,6 +167,7 @@ pub fn run() -> ExitCode {
         Command::Forecast(command) => command.run(),
         Command::Decide(command) => command.run(),
         Command::Scale(command) => command.run(),
+        Command::Merge(command) => command.run(),
         Command::List(command) => command.run(),
         Command::Show(command) => command.run(),
     };

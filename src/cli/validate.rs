@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use makespan::calibrate::{STEPS_PER_TABLE, load_jobs, load_tables, validate};
+use makespan::calibrate::{Validator, load_jobs, load_tables, validate};
 use makespan::report::ValidateReport;
 
 use super::forecast::{progress, refuse};
+use super::units::UnitsArgs;
 use super::{claim, print};
 
 #[derive(Args)]
@@ -21,9 +22,8 @@ pub(super) struct Validate {
     /// Write the accuracy table to a file, in Markdown
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Replace the file if it exists
-    #[arg(long, requires = "write")]
-    force: bool,
+    #[command(flatten)]
+    units: UnitsArgs,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -34,7 +34,11 @@ pub(super) struct Validate {
 
 impl Validate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        claim(&[("--write", &self.write)], self.force)?;
+        self.units.on_threads(|| self.validate())
+    }
+
+    fn validate(&self) -> anyhow::Result<()> {
+        claim(&[("--write", &self.write)], self.units.force)?;
         let started = Instant::now();
         let mut tables = load_tables(self.folder.as_deref())?;
         tables.retain(|(name, _)| name.contains(&self.only));
@@ -43,9 +47,18 @@ impl Validate {
             return Err(refuse("--only", found, "`makespan list measured` shows the built-in ones"));
         }
         let jobs = load_jobs(self.folder.as_deref())?;
-        let bar = progress(STEPS_PER_TABLE * tables.len() as u64, "steps of tables");
-        let validation = validate(tables, &jobs, self.seed, &|| bar.inc(1));
+        let mut validator = Validator::new(tables, &jobs, self.seed);
+        let all = validator.units();
+        let range = self.units.range_of(all)?;
+        let mut store = self.units.store(validator.identity())?;
+        let missing = store.missing(range.clone());
+        let bar = progress((validator.needed(&missing).len() + missing.len()) as u64, "fits and tests of tables");
+        validate(&mut validator, range.clone(), &mut store, &|| bar.inc(1))?;
         bar.finish_and_clear();
+        if range != (0..all) {
+            return self.units.print_part(&range, all, self.json);
+        }
+        let validation = Validator::validation(&store.range(range));
         let report = ValidateReport::new(&validation, self.seed, started.elapsed().as_secs_f64());
         if let Some(path) = &self.write {
             let mut text = Vec::new();

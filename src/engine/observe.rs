@@ -1,10 +1,13 @@
 //! What a run shows to whoever watches. Observers never steer.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::sequence::Sequence;
 use crate::units::SimTime;
 
 /// What keeps a replica from running more requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// The maximum of running requests.
     MaxRunning,

@@ -54,7 +54,7 @@ pub fn drivers(
     finished: &(dyn Fn() + Sync),
 ) -> Result<Option<Drivers>> {
     let unknowns = reduced.scenario.unknowns.len();
-    let numbers: Vec<u64> = whole.iter().map(|row| row.index).take(rows as usize).collect();
+    let numbers: Vec<u64> = whole.iter().map(|row| row.unit).take(rows as usize).collect();
     // Per row: the first sample, the second, and the first with each input from the second.
     let row = |&number: &u64| -> Result<Vec<f64>> {
         let (streams, other) = (Streams::new(seed, number), Streams::new(seed, SECOND_SAMPLE + number));

@@ -1,14 +1,11 @@
 //! How long the job takes, as a distribution: replications over what is uncertain and what varies.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
-use rayon::prelude::*;
-
-use crate::error::{Error, InputError, Result};
+use crate::error::{InputError, Result};
 use crate::experiment::replicate::{Replication, check_unknowns, replicate};
-use crate::experiment::results::Results;
 use crate::model::scenario::Scenario;
+use crate::shard::{Identity, Store, Work, run_missing};
 use crate::stats::{mean, quantile, quantile_interval, share_interval, sorted};
 use crate::units::SECONDS_PER_DAY;
 
@@ -31,59 +28,85 @@ pub struct Extent {
     pub precision: Option<f64>,
 }
 
-/// Runs what is missing of `extent` on all threads; `finished` hears of each replication that ends. Returns the numbers
-/// of those that count.
+/// Replications of one scenario and seed, each a unit of its number.
+#[derive(Clone, Debug)]
+pub struct Replications<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+}
+
+impl<'a> Replications<'a> {
+    /// The replications of a scenario.
+    ///
+    /// # Errors
+    /// When a law of it can be drawn so that nothing can be set up.
+    pub fn new(scenario: &'a Scenario, seed: u64) -> Result<Replications<'a>> {
+        check_unknowns(scenario)?;
+        Ok(Replications { scenario, seed })
+    }
+
+    /// What their results belong to.
+    ///
+    /// # Errors
+    /// When a file that the scenario names cannot be read.
+    pub fn identity(&self) -> Result<Identity> {
+        let unknowns: Vec<&str> = self.scenario.unknowns.iter().map(|unknown| unknown.name.as_str()).collect();
+        Ok(identity("forecast", self.scenario, self.seed)?.with("unknowns", unknowns.join(", ")))
+    }
+}
+
+impl Work for Replications<'_> {
+    type Row = Replication;
+
+    fn run(&self, unit: u64) -> Result<Replication> {
+        replicate(self.scenario, self.seed, unit)
+    }
+
+    fn describe(&self, unit: u64) -> String {
+        format!("replication {unit}")
+    }
+}
+
+/// What results of a command on a scenario belong to.
+///
+/// # Errors
+/// When a file that the scenario names cannot be read.
+pub fn identity(command: &str, scenario: &Scenario, seed: u64) -> Result<Identity> {
+    let fingerprint = format!("{:016x}", scenario.fingerprint());
+    let files = format!("{:08x}", scenario.files_checksum()?);
+    Ok(Identity::new(command)
+        .with("scenario", &scenario.name)
+        .with("fingerprint", fingerprint)
+        .with("files", files)
+        .with("seed", seed))
+}
+
+/// Runs what is missing of `extent` on all threads and finishes the file; `finished` hears of each replication that ends.
+/// Returns the numbers of those that count.
 ///
 /// # Errors
 /// What a replication leads to, the lowest number first, and results that cannot be written.
 pub fn run(
-    scenario: &Scenario,
-    seed: u64,
+    replications: &Replications<'_>,
     extent: &Extent,
-    results: &mut Results,
+    store: &mut Store<Replication>,
     finished: &(dyn Fn() + Sync),
 ) -> Result<Range<u64>> {
-    check_unknowns(scenario)?;
     let Range { start, end } = extent.range;
     let mut done = start;
     while done < end {
         // Without a precision everything is one batch: no thread waits for another.
         let next = extent.precision.map_or(end, |_| end.min(done + CHECKED_EVERY));
-        let missing: Vec<u64> = (done..next).filter(|index| !results.contains(*index)).collect();
-        let shared = Mutex::new(&mut *results);
-        let outcomes: Vec<Result<()>> = missing
-            .par_iter()
-            .with_max_len(1)
-            .map(|&index| {
-                let row = replicate(scenario, seed, index).map_err(|error| numbered(error, index))?;
-                // A thread that panicked has failed the run already.
-                shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(row)?;
-                finished();
-                Ok(())
-            })
-            .collect();
-        outcomes.into_iter().collect::<Result<()>>()?;
+        run_missing(replications, done..next, store, finished)?;
         done = next;
         if let Some(precision) = extent.precision
-            && Forecast::new(&results.range(start..done), None).is_some_and(|forecast| forecast.is_within(precision))
+            && Forecast::new(&store.range(start..done), None).is_some_and(|forecast| forecast.is_within(precision))
         {
             break;
         }
     }
-    results.finish()?;
+    store.finish()?;
     Ok(start..done)
-}
-
-/// Says in which replication something went wrong.
-fn numbered(error: Error, index: u64) -> Error {
-    match error {
-        Error::Input(input) => {
-            let found = format!("{} (in replication {index})", input.found);
-            Error::Input(InputError { found, ..input })
-        }
-        Error::Impossible(reason) => Error::Impossible(format!("in replication {index}, {reason}")),
-        other => other,
-    }
 }
 
 /// A quantile of the completion time, days.

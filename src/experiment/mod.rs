@@ -9,7 +9,6 @@ mod jobs;
 mod options;
 mod pcie_root;
 mod replicate;
-mod results;
 mod reuse;
 mod scale;
 mod setup;
@@ -22,11 +21,12 @@ pub use decide::{
     verdicts,
 };
 pub use drivers::{Driver, Drivers, VARIATION, drivers};
-pub use forecast::{CHECKED_EVERY, CONFIDENCE, Extent, Forecast, Quantile, parse_days, run as run_forecast};
+pub use forecast::{
+    CHECKED_EVERY, CONFIDENCE, Extent, Forecast, Quantile, Replications, parse_days, run as run_forecast,
+};
 pub use jobs::{JobSource, JobStream};
 pub use options::{Choice, choices};
 pub use replicate::{Reduced, Replication, Truncated, check_unknowns, replicate, run_at, settled};
-pub use results::Results;
 pub use scale::{Explained, Explanation, Mechanism, Point, explain, scale};
 pub use setup::{Changes, Setup};
-pub use sweep::{Sweep, SweepPoint, knee, measured_table, sweep};
+pub use sweep::{Benchmark, Sweep, SweepPoint, knee, measured_table, sweep};

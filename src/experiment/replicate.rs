@@ -4,11 +4,14 @@
 use crate::engine::observe::{Observer, Unobserved};
 use crate::engine::sequence::Sequence;
 use crate::engine::settings::Stride;
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
 use crate::experiment::setup::Setup;
 use crate::model::scenario::{Override, Scenario};
 use crate::random::Streams;
+use crate::shard::Row;
 use crate::simulation::Outcome;
 use crate::units::SECONDS_PER_DAY;
 
@@ -19,10 +22,10 @@ const GENERATIONS: u64 = 256;
 const FEWEST: u64 = 8192;
 
 /// What one replication came to.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Replication {
     /// Its number.
-    pub index: u64,
+    pub unit: u64,
     /// End of the last request, seconds.
     pub makespan_s: f64,
     /// Requests that ended with an output.
@@ -34,7 +37,20 @@ pub struct Replication {
     /// Output tokens written.
     pub output_tokens: u64,
     /// Quantiles at which the unknowns stood, in the scenario's order.
-    pub units: Vec<f64>,
+    pub quantiles: Vec<f64>,
+}
+
+impl Row for Replication {
+    const COLUMNS: &'static [&'static str] =
+        &["unit", "makespan_s", "completed", "rejected", "truncated", "output_tokens", "quantiles"];
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn numbered(self, unit: u64) -> Self {
+        Replication { unit, ..self }
+    }
 }
 
 impl Replication {
@@ -81,13 +97,13 @@ pub fn replicate(scenario: &Scenario, seed: u64, index: u64) -> Result<Replicati
     let mut truncated = Truncated::default();
     let (_, outcome) = run_at(scenario, &units, streams, &mut truncated)?;
     Ok(Replication {
-        index,
+        unit: index,
         makespan_s: outcome.makespan.as_s(),
         completed: outcome.completed,
         rejected: outcome.rejected,
         truncated: truncated.0,
         output_tokens: outcome.output_tokens,
-        units,
+        quantiles: units,
     })
 }
 
@@ -183,13 +199,13 @@ impl Reduced {
         let (_, outcome) = run_at(&self.scenario, &units, streams, &mut truncated)?;
         let whole = |count: u64| (count as f64 * self.factor()).round() as u64;
         Ok(Replication {
-            index,
+            unit: index,
             makespan_s: self.makespan_s(&outcome),
             completed: whole(outcome.completed),
             rejected: whole(outcome.rejected),
             truncated: whole(truncated.0),
             output_tokens: whole(outcome.output_tokens),
-            units,
+            quantiles: units,
         })
     }
 

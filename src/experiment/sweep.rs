@@ -3,18 +3,22 @@
 use std::path::Path;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use crate::cost::Ledger;
+use crate::cost::{Cause, Ledger};
 use crate::engine::observe::{LIMITS, Limit, Unobserved};
 use crate::engine::settings::Stride;
 use crate::error::{Error, InputError, Result};
+use crate::experiment::forecast::identity;
 use crate::experiment::jobs::JobSource;
 use crate::experiment::setup::{Changes, Setup};
 use crate::inspect;
 use crate::measured::import::read_folder;
 use crate::measured::{Table, output_tok_per_s, read_about, read_table};
 use crate::model::builtin::{Kind, find};
+use crate::model::uncertain::fnv1a;
 use crate::random::Streams;
+use crate::shard::{Identity, Row, Work};
 use crate::simulation::{InFlight, Outcome, ReuseTotals, main_limit, simulate};
 use crate::units::Span;
 
@@ -25,8 +29,10 @@ const USUAL_CONCURRENCIES: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const KNEE_SHARE: f64 = 0.95;
 
 /// One point of a sweep.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
+    /// Its number.
+    pub unit: u64,
     /// Requests in flight on one replica.
     pub concurrency: u32,
     /// Requests sent.
@@ -51,8 +57,8 @@ pub struct SweepPoint {
     pub limit: Option<(Limit, f64)>,
     /// Preemptions in a run.
     pub preemptions: f64,
-    /// Shares of GPU time by cause.
-    pub ledger: Ledger,
+    /// Share of GPU time in prefill, for the first time or again.
+    pub prefill_share: f64,
     /// Reuse and transfers of the first run; `None` without.
     pub reuse: Option<ReuseTotals>,
 }
@@ -66,6 +72,7 @@ pub struct Sweep {
     pub table: Option<String>,
 }
 
+#[derive(Clone, Debug)]
 struct Point {
     concurrency: u32,
     requests: u64,
@@ -109,18 +116,100 @@ pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
     Ok(Some((named.clone(), table)))
 }
 
+/// The points of a sweep, each a unit.
+
+pub struct Benchmark<'a> {
+    setup: &'a Setup,
+    points: Vec<Point>,
+    change: Changes,
+    seed: u64,
+    replications: u32,
+    table: Option<String>,
+}
+
+impl<'a> Benchmark<'a> {
+    /// Every point `replications` times; `at` replaces the concurrencies of the measured table or the usual ones.
+    ///
+    /// # Errors
+    /// Bad tables.
+    pub fn new(setup: &'a Setup, at: &[u32], change: Changes, seed: u64, replications: u32) -> Result<Benchmark<'a>> {
+        let table = measured_table(setup)?;
+        let points = points(setup, table.as_ref().map(|(_, table)| table), at)?;
+        Ok(Benchmark { setup, points, change, seed, replications, table: table.map(|(name, _)| name) })
+    }
+
+    /// How many points there are.
+    pub fn units(&self) -> u64 {
+        self.points.len() as u64
+    }
+
+    /// What their results belong to.
+    ///
+    /// # Errors
+    /// When a file that the scenario names cannot be read.
+    pub fn identity(&self) -> Result<Identity> {
+        let arguments = format!("{:?} {:?} {}", self.points, self.change, self.replications);
+        Ok(identity("sweep", &self.setup.scenario, self.seed)?
+            .with("points", format!("{:016x}", fnv1a(&arguments)))
+            .with_units(self.units()))
+    }
+
+    /// The sweep of finished points.
+    pub fn sweep(&self, points: Vec<SweepPoint>) -> Sweep {
+        Sweep { points, table: self.table.clone() }
+    }
+}
+
+impl Work for Benchmark<'_> {
+    type Row = SweepPoint;
+
+    fn run(&self, unit: u64) -> Result<SweepPoint> {
+        let point = usize::try_from(unit).ok().and_then(|place| self.points.get(place));
+        let point = point.ok_or_else(|| InputError::new(format!("there is no point {unit}"), "").key("--range"))?;
+        Ok(SweepPoint { unit, ..run_point(self.setup, point, self.change, self.seed, self.replications)? })
+    }
+
+    fn describe(&self, unit: u64) -> String {
+        format!("point {unit}")
+    }
+}
+
+impl Row for SweepPoint {
+    const COLUMNS: &'static [&'static str] = &[
+        "unit",
+        "concurrency",
+        "requests",
+        "prompt_tokens",
+        "output_tokens",
+        "output_tok_per_s",
+        "run_deviation",
+        "measured_tok_per_s",
+        "ttft_ms",
+        "tpot_ms",
+        "mean_running",
+        "limit",
+        "preemptions",
+        "prefill_share",
+        "reuse",
+    ];
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn numbered(self, unit: u64) -> Self {
+        SweepPoint { unit, ..self }
+    }
+}
+
 /// Runs every point `replications` times; `at` replaces the concurrencies of the measured table or the usual ones.
 ///
 /// # Errors
 /// Bad tables, and requests that can never be served.
 pub fn sweep(setup: &Setup, at: &[u32], change: Changes, seed: u64, replications: u32) -> Result<Sweep> {
-    let table = measured_table(setup)?;
-    let points = points(setup, table.as_ref().map(|(_, table)| table), at)?;
-    let points = points
-        .par_iter()
-        .map(|point| run_point(setup, point, change, seed, replications))
-        .collect::<Result<Vec<_>>>()?;
-    Ok(Sweep { points, table: table.map(|(name, _)| name) })
+    let benchmark = Benchmark::new(setup, at, change, seed, replications)?;
+    let points = (0..benchmark.units()).into_par_iter().map(|unit| benchmark.run(unit)).collect::<Result<Vec<_>>>()?;
+    Ok(benchmark.sweep(points))
 }
 
 fn points(setup: &Setup, table: Option<&Table>, at: &[u32]) -> Result<Vec<Point>> {
@@ -201,6 +290,7 @@ fn run_point(setup: &Setup, point: &Point, change: Changes, seed: u64, replicati
         limit_time.iter_mut().zip(&outcome.limit_time).for_each(|(sum, time)| *sum += *time);
     }
     Ok(SweepPoint {
+        unit: 0,
         concurrency: point.concurrency,
         requests: point.requests,
         prompt_tokens: point.prompt_tokens,
@@ -213,7 +303,7 @@ fn run_point(setup: &Setup, point: &Point, change: Changes, seed: u64, replicati
         mean_running: mean(&|outcome| outcome.mean_running),
         limit: main_limit(&limit_time),
         preemptions: mean(&|outcome| outcome.preemptions as f64),
-        ledger,
+        prefill_share: ledger.share(Cause::Prefill) + ledger.share(Cause::Recompute),
         reuse: outcomes.first().and_then(Outcome::reuse),
     })
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::cost::Cause;
 use crate::experiment::{Setup, Sweep};
 use crate::report::format::{percent, rate};
 use crate::report::reuse::ReuseReport;
@@ -77,7 +76,7 @@ impl SweepReport {
                     preemptions: point.preemptions,
                     reuse: ReuseReport::new(setup, point.reuse),
                     limit_words: point.limit.map(|(limit, _)| limit.words()),
-                    prefill_share: point.ledger.share(Cause::Prefill) + point.ledger.share(Cause::Recompute),
+                    prefill_share: point.prefill_share,
                 })
                 .collect(),
             knee_concurrency: knee.map(|(concurrency, _)| concurrency),

@@ -1,5 +1,7 @@
 //! What a run came to.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cost::{Cause, Ledger};
 use crate::engine::observe::{LIMITS, Limit};
 use crate::engine::replica::{Counters, Replica, ReuseOutcome};
@@ -65,7 +67,7 @@ pub struct ReplicaOutcome {
 }
 
 /// Reuse and transfers of a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReuseTotals {
     /// Prompt pages that new requests asked the cache for; 0 without one.
     pub asked_pages: f64,

@@ -1,6 +1,7 @@
 //! The prediction of one measurement that a fit has not seen, with its spread.
 
 use nalgebra::{DMatrix, DVector};
+use serde::{Deserialize, Serialize};
 
 use super::super::discrepancy::Discrepancy;
 use super::super::mode::Mode;
@@ -10,7 +11,7 @@ use super::super::posterior::noise_variance;
 use super::super::predict::{Prediction, Structure};
 
 /// A prediction of the logarithm of a value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Median.
     pub value: f64,

@@ -7,8 +7,12 @@ pub use forecast::{Forecast, forecast};
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
+use crate::error::{InputError, Result};
 use crate::measured::{Job, Table};
+use crate::model::uncertain::fnv1a;
+use crate::shard::{Identity, Row, Store, Work, run_missing};
 
 use super::describe::{Described, describe};
 use super::fit::{FitOptions, fit, table_model};
@@ -18,7 +22,8 @@ use super::points::{Measured, Point, Points};
 use super::predict::Prediction;
 
 /// What was predicted from what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TestKind {
     /// An interior row of a table, from its other rows.
     LeaveOneOut,
@@ -61,7 +66,7 @@ impl TestKind {
 }
 
 /// One prediction against its measurement.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Test {
     /// What was predicted from what.
     pub kind: TestKind,
@@ -85,7 +90,7 @@ impl Test {
 }
 
 /// One table in the validation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableNote {
     /// Its name.
     pub table: String,
@@ -147,50 +152,152 @@ const DRAWS: usize = 32;
 /// stays within one: standard deviation of the logarithm, as communication and draft passes scatter between hosts.
 const BETWEEN_CONFIGURATIONS: f64 = 0.06;
 
-/// Steps that a table takes: its fit, and its rows left out.
-pub const STEPS_PER_TABLE: u64 = 2;
-
-/// Puts the simulator to the test on tables and jobs; `done` is called [`STEPS_PER_TABLE`] times for each table.
-pub fn validate(tables: Vec<(String, Table)>, jobs: &[Job], seed: u64, done: &(impl Fn() + Sync)) -> Validation {
-    let fit_one = |(name, table)| {
-        let found = fit_table(name, table, seed);
-        done();
-        found
-    };
-    let fitted: Vec<Result<Fitted, TableNote>> = tables.into_par_iter().map(fit_one).collect();
-    let mut notes = Vec::new();
-    let mut known: BTreeMap<String, Fitted> = BTreeMap::new();
-    for result in fitted {
-        match result {
-            Ok(one) => {
-                notes.push(TableNote {
-                    table: one.name.clone(),
-                    rows: one.points.used.len(),
-                    rms_log_error: Some(one.rms),
-                    note: one.unexplained.clone(),
-                    assumed: one.described.assumed.clone(),
-                });
-                known.insert(one.name.clone(), one);
-            }
-            Err(note) => notes.push(note),
-        }
-    }
-    let all: Vec<&Fitted> = known.values().collect();
-    let test_one = |one: &&Fitted| {
-        let found = within(one);
-        done();
-        found
-    };
-    let mut tests: Vec<Test> = all.par_iter().flat_map(test_one).collect();
-    tests.extend(all.par_iter().flat_map(|one| scaling(one, &all)).collect::<Vec<_>>());
-    tests.extend(all.par_iter().flat_map(|one| speculation(one, &known)).collect::<Vec<_>>());
-    tests.extend(jobs.par_iter().filter_map(|job| whole_job(job, known.get(&job.table)?)).collect::<Vec<_>>());
-    tests.sort_by(|a, b| (a.kind, &a.table).cmp(&(b.kind, &b.table)));
-    notes.sort_by(|a, b| a.table.cmp(&b.table));
-    Validation { tests, tables: notes }
+/// Tables and jobs to put the simulator to the test on: each table is a unit.
+pub struct Validator<'a> {
+    tables: Vec<(String, Table)>,
+    jobs: &'a [Job],
+    seed: u64,
+    fitted: BTreeMap<String, std::result::Result<Fitted, TableNote>>,
 }
 
-fn fit_table(name: String, table: Table, seed: u64) -> Result<Fitted, TableNote> {
+/// What one table came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tested {
+    /// Its number, by name.
+    pub unit: u64,
+    /// The table.
+    pub note: TableNote,
+    /// What was predicted of it.
+    pub tests: Vec<Test>,
+}
+
+impl Row for Tested {
+    const COLUMNS: &'static [&'static str] = &["unit", "note", "tests"];
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn numbered(self, unit: u64) -> Self {
+        Tested { unit, ..self }
+    }
+}
+
+impl<'a> Validator<'a> {
+    /// These tables and jobs; units follow the names of the tables.
+    pub fn new(mut tables: Vec<(String, Table)>, jobs: &'a [Job], seed: u64) -> Validator<'a> {
+        tables.sort_by(|a, b| a.0.cmp(&b.0));
+        Validator { tables, jobs, seed, fitted: BTreeMap::new() }
+    }
+
+    /// How many tables there are.
+    pub fn units(&self) -> u64 {
+        self.tables.len() as u64
+    }
+
+    /// What the results belong to.
+    pub fn identity(&self) -> Identity {
+        let what = format!("{:016x}", fnv1a(&format!("{:?} {:?}", self.tables, self.jobs)));
+        Identity::new("validate").with("tables", what).with("seed", self.seed).with_units(self.units())
+    }
+
+    /// Tables that must be fitted to run these units: their own, and those that they are predicted from.
+    pub fn needed(&self, units: &[u64]) -> Vec<String> {
+        let chosen = |place: usize| units.contains(&(place as u64));
+        let mut groups = Vec::new();
+        let mut names = Vec::new();
+        for (_, (name, table)) in self.tables.iter().enumerate().filter(|(place, _)| chosen(*place)) {
+            names.push(name.clone());
+            groups.extend(table.about.as_ref().and_then(|about| about.scaling_group.clone()));
+            names.extend(table.about.as_ref().and_then(|about| about.pair.clone()));
+        }
+        let in_group = |table: &Table| {
+            table
+                .about
+                .as_ref()
+                .and_then(|about| about.scaling_group.as_ref())
+                .is_some_and(|name| groups.contains(name))
+        };
+        let wanted = |(name, table): &&(String, Table)| names.contains(name) || in_group(table);
+        self.tables.iter().filter(wanted).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Fits what these units need; `done` hears of each.
+    pub fn prepare(&mut self, units: &[u64], done: &(dyn Fn() + Sync)) {
+        let mut names = self.needed(units);
+        names.retain(|name| !self.fitted.contains_key(name));
+        let tables: Vec<(String, Table)> =
+            self.tables.iter().filter(|(name, _)| names.contains(name)).cloned().collect();
+        let seed = self.seed;
+        let fit_one = |(name, table): (String, Table)| {
+            let found = fit_table(name.clone(), table, seed);
+            done();
+            (name, found)
+        };
+        self.fitted.extend(tables.into_par_iter().map(fit_one).collect::<Vec<_>>());
+    }
+
+    /// The validation that finished units add up to.
+    pub fn validation(rows: &[&Tested]) -> Validation {
+        let mut tests: Vec<Test> = rows.iter().flat_map(|row| row.tests.iter().cloned()).collect();
+        tests.sort_by(|a, b| (a.kind, &a.table).cmp(&(b.kind, &b.table)));
+        Validation { tests, tables: rows.iter().map(|row| row.note.clone()).collect() }
+    }
+}
+
+impl Work for Validator<'_> {
+    type Row = Tested;
+
+    fn run(&self, unit: u64) -> Result<Tested> {
+        let place = usize::try_from(unit).ok().and_then(|place| self.tables.get(place));
+        let found = place.and_then(|(name, _)| self.fitted.get(name));
+        let found = found.ok_or_else(|| {
+            let remedy = "give units of tables that there are, and prepare them first";
+            InputError::new(format!("there is no fitted table {unit}"), remedy).key("--range")
+        })?;
+        let one = match found {
+            Ok(one) => one,
+            Err(note) => return Ok(Tested { unit, note: note.clone(), tests: Vec::new() }),
+        };
+        let known: BTreeMap<&str, &Fitted> =
+            self.fitted.iter().filter_map(|(name, fitted)| Some((name.as_str(), fitted.as_ref().ok()?))).collect();
+        let note = TableNote {
+            table: one.name.clone(),
+            rows: one.points.used.len(),
+            rms_log_error: Some(one.rms),
+            note: one.unexplained.clone(),
+            assumed: one.described.assumed.clone(),
+        };
+        let mut tests = within(one);
+        tests.extend(scaling(one, &known));
+        tests.extend(speculation(one, &known));
+        let own = self.jobs.par_iter().filter(|job| job.table == one.name);
+        tests.extend(own.filter_map(|job| whole_job(job, one)).collect::<Vec<_>>());
+        Ok(Tested { unit, note, tests })
+    }
+
+    fn describe(&self, unit: u64) -> String {
+        let name = usize::try_from(unit).ok().and_then(|place| self.tables.get(place)).map(|(name, _)| name.as_str());
+        format!("table {}", name.unwrap_or("?"))
+    }
+}
+
+/// Runs what is missing of some units, the fits that they need before it; `done` hears of each fit and each unit.
+///
+/// # Errors
+/// Results that cannot be written.
+pub fn validate(
+    validator: &mut Validator<'_>,
+    units: std::ops::Range<u64>,
+    store: &mut Store<Tested>,
+    done: &(dyn Fn() + Sync),
+) -> Result<()> {
+    validator.prepare(&store.missing(units.clone()), done);
+    run_missing(validator, units, store, done)?;
+    store.finish()
+}
+
+fn fit_table(name: String, table: Table, seed: u64) -> std::result::Result<Fitted, TableNote> {
     let refused = |error: crate::error::Error| TableNote {
         table: name.clone(),
         rows: table.rows.len(),
@@ -273,18 +380,18 @@ fn interior(points: &[Point], index: usize) -> bool {
 }
 
 /// A table from the one of its scaling group with the fewest GPUs.
-fn scaling(one: &Fitted, all: &[&Fitted]) -> Vec<Test> {
+fn scaling(one: &Fitted, known: &BTreeMap<&str, &Fitted>) -> Vec<Test> {
     let group = |other: &Fitted| other.table.about.as_ref().and_then(|about| about.scaling_group.clone());
     let gpus = |other: &Fitted| other.table.about.as_ref().map_or(1, |about| about.gpus);
     let Some(name) = group(one) else { return Vec::new() };
-    let members = all.iter().filter(|other| group(other).as_ref() == Some(&name));
+    let members = known.values().filter(|other| group(other).as_ref() == Some(&name));
     let Some(smallest) = members.min_by_key(|other| gpus(other)) else { return Vec::new() };
     if gpus(smallest) == gpus(one) { Vec::new() } else { transfer(TestKind::Scaling, smallest, one) }
 }
 
 /// A table with speculation from its sibling without.
-fn speculation(one: &Fitted, known: &BTreeMap<String, Fitted>) -> Vec<Test> {
-    let pair = one.table.about.as_ref().and_then(|about| about.pair.as_ref()).and_then(|pair| known.get(pair));
+fn speculation(one: &Fitted, known: &BTreeMap<&str, &Fitted>) -> Vec<Test> {
+    let pair = one.table.about.as_ref().and_then(|about| about.pair.as_ref()).and_then(|pair| known.get(pair.as_str()));
     let Some(plain) = pair else { return Vec::new() };
     let drafts = |fitted: &Fitted| fitted.described.setup.settings.speculation.is_some();
     let given = one.described.known.acceptance.is_some();

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::experiment::account::Thinking;
 use crate::experiment::options::Choice;
 use crate::model::scenario::Scenario;
+use crate::shard::{Store, run_missing};
 pub use runs::{Candidate, Comparison, Row};
 pub use solve::{Solved, Stopped, solve};
 pub use verdicts::{Verdict, recommend, verdicts};
@@ -99,7 +100,10 @@ pub struct Decision {
 /// Bad options; jobs that cannot be done are verdicts.
 pub fn decide(scenario: &Scenario, choices: &[Choice], terms: Terms, finished: &(dyn Fn() + Sync)) -> Result<Decision> {
     let comparison = Comparison::new(scenario, choices, terms.seed, terms.thinking)?;
-    let rows = comparison.run(0..comparison.units(terms.replications), finished)?;
+    let mut store = Store::new(comparison.identity()?);
+    let units = 0..comparison.units(terms.replications);
+    run_missing(&comparison, units.clone(), &mut store, finished)?;
+    let rows: Vec<Row> = store.range(units).into_iter().cloned().collect();
     decision(&comparison, &rows, scenario, terms)
 }
 

@@ -1,18 +1,18 @@
 //! The runs behind a comparison. They are numbered replication by replication: unit `replication × options + option`, so
 //! that any range of units holds whole pairs but for its two ends, and may run anywhere.
 
-use std::ops::Range;
-
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cause;
 use crate::error::{Error, Result};
 use crate::experiment::account::{Account, Thinking};
+use crate::experiment::forecast::identity;
 use crate::experiment::options::Choice;
 use crate::experiment::replicate::{Reduced, run_at};
 use crate::model::scenario::Scenario;
+use crate::model::uncertain::fnv1a;
 use crate::random::Streams;
+use crate::shard::{self, Identity, Work};
 use crate::units::{SECONDS_PER_DAY, SimTime};
 
 /// What one unit came to: counts of the requests that were run, and the time of the whole job that they stand for.
@@ -42,6 +42,31 @@ pub struct Row {
     pub tokens_without_answer: f64,
     /// Share of the GPU time in which a GPU had nothing to do.
     pub idle_share: f64,
+}
+
+impl shard::Row for Row {
+    const COLUMNS: &'static [&'static str] = &[
+        "unit",
+        "impossible",
+        "run_s",
+        "makespan_s",
+        "complete",
+        "truncated",
+        "cut_by_context",
+        "cut_thinking",
+        "rejected",
+        "tokens",
+        "tokens_without_answer",
+        "idle_share",
+    ];
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn numbered(self, unit: u64) -> Self {
+        Row { unit, ..self }
+    }
 }
 
 impl Row {
@@ -84,6 +109,8 @@ pub struct Candidate {
 pub struct Comparison {
     /// The options, in their order.
     pub candidates: Vec<Candidate>,
+    scenario: Scenario,
+    choices: Vec<Choice>,
     seed: u64,
     thinking: Thinking,
 }
@@ -100,7 +127,7 @@ impl Comparison {
             Ok(Candidate { name: choice.name.clone(), gpus, job: possible(Reduced::new(&changed))? })
         };
         let candidates = choices.iter().map(candidate).collect::<Result<_>>()?;
-        Ok(Comparison { candidates, seed, thinking })
+        Ok(Comparison { candidates, scenario: scenario.clone(), choices: choices.to_vec(), seed, thinking })
     }
 
     /// Units of so many replications of every option.
@@ -114,24 +141,26 @@ impl Comparison {
         first.map_or((0, 0), |job| (job.requests, job.full))
     }
 
-    /// Runs these units on all threads; `finished` hears of each. Rows come in the order of their units.
+    /// What its results belong to.
     ///
     /// # Errors
-    /// What a run leads to; one that cannot be done is a row that says so.
-    pub fn run(&self, units: Range<u64>, finished: &(dyn Fn() + Sync)) -> Result<Vec<Row>> {
-        let one = |unit: u64| {
-            let row = self.row(unit);
-            finished();
-            row
+    /// When a file that a scenario names cannot be read.
+    pub fn identity(&self) -> Result<Identity> {
+        let changes = |choice: &Choice| {
+            let set: Vec<String> = choice.set.iter().map(|over| format!("{}={}", over.key(), over.value())).collect();
+            format!("{}: {}", choice.name, set.join(", "))
         };
-        units.into_par_iter().map(one).collect()
+        let options: Vec<String> = self.choices.iter().map(changes).collect();
+        let options = format!("{} {:016x}", options.len(), fnv1a(&format!("{options:?} {:?}", self.thinking)));
+        Ok(identity("decide", &self.scenario, self.seed)?.with("options", options))
     }
+}
 
-    /// Runs one unit.
-    ///
-    /// # Errors
-    /// As [`Comparison::run`].
-    pub fn row(&self, unit: u64) -> Result<Row> {
+impl Work for Comparison {
+    type Row = Row;
+
+    /// Runs one unit; one that cannot be done is a row that says so.
+    fn run(&self, unit: u64) -> Result<Row> {
         let options = self.candidates.len() as u64;
         match &self.candidates[(unit % options) as usize].job {
             Ok(job) => match possible(run(job, self.seed, unit / options, self.thinking))? {
@@ -140,6 +169,12 @@ impl Comparison {
             },
             Err(reason) => Ok(Row::impossible(unit, reason.clone())),
         }
+    }
+
+    fn describe(&self, unit: u64) -> String {
+        let options = self.candidates.len() as u64;
+        let name = &self.candidates[(unit % options) as usize].name;
+        format!("replication {} of option `{name}`", unit / options)
     }
 }
 

@@ -137,6 +137,21 @@ impl Scenario {
         uncertain::fnv1a(&format!("{}\n{}\n{:?}", self.text, set.join("\n"), self.added))
     }
 
+    /// A checksum over the files that the scenario names: traces, lengths, descriptions.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    pub fn files_checksum(&self) -> Result<u32> {
+        let mut words = Vec::new();
+        if let Ok(table) = self.text.parse::<Table>() {
+            strings(&Value::Table(table), &mut words);
+        }
+        self.overrides.iter().for_each(|over| strings(&over.value, &mut words));
+        let mut paths: Vec<PathBuf> = words.iter().map(|word| self.folder.join(word)).collect();
+        paths.retain(|path| crate::files::is_file(path));
+        crate::files::checksum(&paths)
+    }
+
     /// An error about the value of `key`, at its place: the file's line, or the `--set` that put it there.
     pub fn error(&self, key: &str, found: impl Into<String>, remedy: impl Into<String>) -> Error {
         self.locate(InputError::new(found, remedy).key(key)).into()
@@ -174,5 +189,14 @@ impl Scenario {
             Some(Value::Integer(number)) if (1..=10_000_000).contains(number) => Ok(Some(*number as u32)),
             Some(other) => Err(self.error("client.concurrency", format!("found {other}"), remedy)),
         }
+    }
+}
+/// Every string in a value.
+fn strings(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::String(word) => found.push(word.clone()),
+        Value::Array(values) => values.iter().for_each(|value| strings(value, found)),
+        Value::Table(table) => table.values().for_each(|value| strings(value, found)),
+        _ => {}
     }
 }

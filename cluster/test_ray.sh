@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# 1,000 replications in 20 ranges on a Ray cluster of three nodes (separate processes on loopback), once undisturbed and
+# once with a node killed on the way: both must give the bytes of the single run. Skipped where Ray is not installed.
+#
+#   cluster/test_ray.sh target/release/makespan
+set -euo pipefail
+program=$(realpath "${1:?the program, as in target/release/makespan}")
+driver=$(realpath "$(dirname "$0")/makespan_ray.py")
+python=${PYTHON:-python3}
+if ! "$python" -c 'import ray' 2>/dev/null; then
+    echo "skipped: Ray is not installed (pip install ray)"
+    exit 0
+fi
+
+folder=$(mktemp -d)
+export RAY_TMPDIR="$folder/ray" RAY_USAGE_STATS_ENABLED=0 RAY_DISABLE_IMPORT_WARNING=1
+# Lost nodes are noticed within seconds rather than a minute.
+export RAY_health_check_initial_delay_ms=1000 RAY_health_check_period_ms=500 RAY_health_check_failure_threshold=4
+mkdir -p "$RAY_TMPDIR"
+pids=()
+finish() {
+    kill "${pids[@]}" 2>/dev/null || true
+    sleep 1
+    kill -9 "${pids[@]}" 2>/dev/null || true
+    rm -rf "$folder"
+}
+trap finish EXIT
+
+mkdir "$folder/work" && cd "$folder/work"
+cp "$program" makespan
+cat >job.toml <<'TOML'
+[job]
+requests = 20000
+prompt_tokens = 100
+output_tokens = { law = "lognormal", median = 300, sigma = 0.8 }
+max_tokens = 2048
+[fleet]
+hardware = "h200"
+gpus = 1
+[model]
+llm = "qwen3-8b"
+[engine]
+name = "vllm"
+[uncertain]
+engine.cost.bandwidth_share = { min = 0.7, mode = 0.8, max = 0.9 }
+TOML
+./makespan forecast job.toml --quantiles-only --json --replications 1000 --results single.csv >single.json
+
+ray() { "$python" -m ray.scripts.scripts "$@"; }
+port=$((20000 + RANDOM % 10000))
+node() { ray start --block --disable-usage-stats --num-cpus=1 --object-store-memory=100000000 "$@" >>"$folder/ray.log" 2>&1 & pids+=($!); }
+node --head --port="$port" --include-dashboard=false
+sleep 10
+node --address="127.0.0.1:$port"
+node --address="127.0.0.1:$port"
+export RAY_ADDRESS="127.0.0.1:$port"
+nodes() { "$python" -c 'import ray; ray.init(log_to_driver=False, logging_level="error"); print(sum(n["Alive"] for n in ray.nodes()))' 2>/dev/null | tail -1; }
+for _ in $(seq 30); do
+    [ "$(nodes)" = 3 ] && break
+    sleep 2
+done
+[ "$(nodes)" = 3 ] || { echo "the cluster did not start"; tail -20 "$folder/ray.log"; exit 1; }
+echo "three nodes are up"
+
+spread() { "$python" "$driver" --program ./makespan --units 1000 --ranges 20 --out "$1" -- forecast job.toml --quantiles-only; }
+spread undisturbed.csv
+cmp single.csv undisturbed.csv
+echo "1,000 replications in 20 ranges on three nodes: the bytes of the single run"
+
+spread killed.csv >progress.log 2>&1 &
+running=$!
+# The last node goes, with everything on it, once a quarter of the work is done.
+for _ in $(seq 600); do
+    [ "$(grep -c ' units, ' progress.log)" -ge 5 ] && break
+    sleep 0.1
+done
+kill -0 "$running" 2>/dev/null || { echo "too quick to be disturbed"; cat progress.log; exit 1; }
+victim=${pids[2]}
+pkill -9 -P "$victim" || true
+kill -9 "$victim"
+wait "$running" || { cat progress.log; exit 1; }
+cmp single.csv killed.csv
+./makespan forecast job.toml --quantiles-only --json --range 0..1000 --from killed.csv >merged.json
+cmp single.json merged.json
+echo "one node killed on the way: the bytes of the single run again"
