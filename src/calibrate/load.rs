@@ -14,11 +14,14 @@ const JOBS: &str = "jobs.csv";
 /// # Errors
 /// When the folder or a file in it cannot be read.
 pub fn load_tables(folder: Option<&Path>) -> Result<Vec<(String, Table)>> {
-    let stems: Vec<String> = match folder {
+    let mut stems: Vec<String> = match folder {
         None => names(Kind::Measured),
-        Some(folder) => crate::files::names(folder)?,
+        Some(folder) => {
+            let names = crate::files::names(folder)?;
+            names.iter().filter_map(|name| name.strip_suffix(".csv").map(str::to_owned)).collect()
+        }
     };
-    let stems = stems.iter().filter_map(|name| name.strip_suffix(".csv")).filter(|stem| !stem.contains(".runs"));
+    stems.retain(|stem| !stem.contains(".runs"));
     let mut tables = Vec::new();
     for stem in stems {
         let place = |extension: &str| match folder {
@@ -26,13 +29,14 @@ pub fn load_tables(folder: Option<&Path>) -> Result<Vec<(String, Table)>> {
             Some(folder) => folder.join(format!("{stem}.{extension}")).display().to_string(),
         };
         let Ok(about) = find(Kind::Measured, &place("toml")) else { continue };
-        let found = find(Kind::Measured, &place("csv"))?;
+        // A description alone has no rates.
+        let Ok(found) = find(Kind::Measured, &place("csv")) else { continue };
         // Grids, copies and step times have other columns: they are no table of rates.
         let (Ok(table), Ok(about)) = (read_table(found.text()?, &found.file), read_about(about.text()?, &about.file))
         else {
             continue;
         };
-        tables.push((stem.to_owned(), table.with_about(about)));
+        tables.push((stem.clone(), table.with_about(about)));
     }
     Ok(tables)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use clap::Args;
 use makespan::experiment::{Benchmark, Changes, Setup};
 use makespan::report::SweepReport;
-use makespan::shard::{Grid, run_missing};
+use makespan::shard::{Grid, Identity, run_missing};
 
 use super::forecast::progress;
 use super::grid::{self, Cell, Column, GridArgs};
@@ -50,7 +50,7 @@ impl Sweep {
     }
 
     /// The sweep of every scenario of a grid.
-    fn grid(&self, cells: Vec<Cell>, base: &Benchmark<'_>) -> anyhow::Result<()> {
+    fn grid(&self, cells: Vec<Cell>) -> anyhow::Result<()> {
         let setups = cells.iter().map(|cell| Setup::new(&cell.scenario)).collect::<Result<Vec<_>, _>>()?;
         let mut works = Vec::new();
         let mut identities = Vec::new();
@@ -62,7 +62,8 @@ impl Sweep {
         }
         let grid = Grid::new(works);
         let range = self.units.range_of(grid.units())?;
-        let mut store = self.units.store(grid::identity(base.identity()?, &identities, grid.units()))?;
+        let base = Identity::new("sweep").with("seed", self.scenario.seed);
+        let mut store = self.units.store(grid::identity(base, &identities, grid.units()))?;
         let bar = progress(store.missing(range.clone()).len() as u64, "points");
         run_missing(&grid, range.clone(), &mut store, &|| bar.inc(1))?;
         store.finish()?;
@@ -86,11 +87,11 @@ impl Sweep {
 
     fn sweep(&self) -> anyhow::Result<()> {
         let table = self.table.overrides()?;
-        let setup = Setup::new(&self.scenario.load_with(table.clone())?)?;
-        let benchmark = self.benchmark(&setup)?;
         if let Some(cells) = self.grid.cells(&self.scenario, &table)? {
-            return self.grid(cells, &benchmark);
+            return self.grid(cells);
         }
+        let setup = Setup::new(&self.scenario.load_with(table)?)?;
+        let benchmark = self.benchmark(&setup)?;
         let range = self.units.range_of(benchmark.units())?;
         let mut store = self.units.store(benchmark.identity()?)?;
         run_missing(&benchmark, range.clone(), &mut store, &|| {})?;

@@ -117,7 +117,6 @@ pub fn measured_table(setup: &Setup) -> Result<Option<(String, Table)>> {
 }
 
 /// The points of a sweep, each a unit.
-
 pub struct Benchmark<'a> {
     setup: &'a Setup,
     points: Vec<Point>,
