@@ -10,7 +10,7 @@ use crate::experiment::{Setup, measured_table};
 use crate::measured::Table;
 use crate::model::parse::parse_toml;
 use crate::model::scenario::{Override, Scenario, Tables};
-use crate::model::uncertain::Unknown;
+use crate::model::uncertain::{Unknown, is_within};
 
 use super::fit::Fit;
 use super::model::Model;
@@ -198,8 +198,7 @@ impl FitFile {
             let why = format!("the fit to {} is {why}; --accept-faults uses it all the same", self.table);
             return Err(Error::Impossible(why));
         }
-        let near = |own: &str, set: &str| own == set || own.starts_with(&format!("{set}."));
-        let settled = |key: &str| overrides.iter().any(|over| near(key, over.key()));
+        let settled = |key: &str| overrides.iter().any(|over| is_within(key, over.key()));
         let free: Vec<usize> = (0..self.keys.len()).filter(|index| !settled(&self.keys[*index])).collect();
         let rows: Vec<Vec<f64>> = self.draws.iter().map(|row| free.iter().map(|index| row[*index]).collect()).collect();
         let keys: Vec<String> = free.iter().map(|index| self.keys[*index].clone()).collect();

@@ -12,6 +12,7 @@ use crate::model::engine::Policy;
 use super::caps::{UNCAPPED, arithmetic_caps, cap_prior, structures, without_assumed_caps};
 use super::mode::{Mode, find_modes};
 use super::model::{Model, NOISE_FLOOR, rms_log_error};
+use super::moves::explore;
 use super::points::{Point, Points};
 use super::posterior::{Posterior, sample};
 use super::predict::{Prediction, Structure};
@@ -24,14 +25,16 @@ pub struct FitOptions {
     pub seed: u64,
     /// Draws of the posterior.
     pub draws: usize,
+    /// Rounds of Markov moves from those draws; 0 leaves them as they are, for what needs only modes.
+    pub moves: usize,
     /// What is known besides the table.
     pub known: Known,
 }
 
 impl FitOptions {
-    /// The usual number of draws.
+    /// The usual number of draws and moves.
     pub fn new(seed: u64) -> FitOptions {
-        FitOptions { seed, draws: 600, known: Known::default() }
+        FitOptions { seed, draws: 600, moves: 200, known: Known::default() }
     }
 }
 
@@ -133,6 +136,7 @@ pub fn fit(setup: &Setup, table: &Table, options: FitOptions) -> Result<Fit> {
     let before = super::predict::simulations();
     let modes = find_modes(&model, None);
     let posterior = sample(&model, &modes, options.draws, options.seed);
+    let posterior = explore(&model, posterior, options.moves, options.seed);
     let (Some(best), false) = (modes.first(), posterior.draws.is_empty()) else {
         return Err(cannot_serve(table));
     };

@@ -1,7 +1,8 @@
 //! From measured tables to what is unknown: fits, rival explanations of a plateau, and predictions put to the test.
 //!
 //! The simulator is run as each benchmark was. Parameters are scores of priors (`prior`), the fit is a least-squares
-//! search for each structure (`mode`) and importance sampling around what it finds (`posterior`).
+//! search for each structure (`mode`), importance sampling around what it finds (`posterior`), and Markov moves from there
+//! (`moves`).
 
 mod caps;
 mod describe;
@@ -15,6 +16,7 @@ mod measurement;
 mod mechanism;
 mod mode;
 mod model;
+mod moves;
 mod owed;
 mod points;
 mod posterior;
@@ -33,6 +35,7 @@ pub use measurement::Measurement;
 pub use mechanism::Mechanism;
 pub use mode::{Effort, Mode, find_mode, find_modes};
 pub use model::{Model, NOISE_FLOOR, Residual, residuals, rms_log_error};
+pub use moves::explore;
 pub use owed::Owed;
 pub use points::{Measured, Point, Points};
 pub use posterior::{Draw, Posterior, sample, weighted_quantiles};

@@ -126,12 +126,12 @@ impl<'a> Proposal<'a> {
 }
 
 /// Middles of the cells of the noise's score.
-fn noise_scores() -> impl Iterator<Item = f64> {
+pub(super) fn noise_scores() -> impl Iterator<Item = f64> {
     (0..NOISE_CELLS).map(|cell| NOISE_LOW + (cell as f64 + 0.5) * NOISE_CELL)
 }
 
 /// Logarithms of weights as shares of their sum.
-fn shares(logs: impl Iterator<Item = f64>) -> Vec<f64> {
+pub(super) fn shares(logs: impl Iterator<Item = f64>) -> Vec<f64> {
     let logs: Vec<f64> = logs.collect();
     let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let all: Vec<f64> = logs.iter().map(|log| (log - most).exp()).collect();

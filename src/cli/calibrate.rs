@@ -15,8 +15,8 @@ pub(super) struct Calibrate {
     scenario: ScenarioArgs,
     #[command(flatten)]
     measured: Measured,
-    /// Draws of the posterior
-    #[arg(long, default_value_t = 1200, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    /// Importance draws, from which the walkers of the posterior start
+    #[arg(long, default_value_t = 400, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     draws: u32,
     /// Write the fit to a file, for --fit of the other commands
     #[arg(long, value_name = "FILE")]
@@ -30,7 +30,7 @@ impl Calibrate {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         claim(&[("--out", &self.out)], self.force)?;
         let Comparison { setup, name, table, known, said } = self.measured.read(&self.scenario)?;
-        let options = FitOptions { seed: self.scenario.seed, draws: self.draws as usize, known };
+        let options = FitOptions { draws: self.draws as usize, known, ..FitOptions::new(self.scenario.seed) };
         let fit = fit(&setup, &table, options)?;
         let file = FitFile::new(&fit, &name, &table);
         if let Some(path) = &self.out {

@@ -21,7 +21,7 @@ pub(super) struct Diagnose {
 impl Diagnose {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let Comparison { setup, table, known, said, .. } = self.measured.read(&self.scenario)?;
-        let options = FitOptions { seed: self.scenario.seed, draws: self.draws as usize, known };
+        let options = FitOptions { draws: self.draws as usize, known, ..FitOptions::new(self.scenario.seed) };
         let diagnosis = diagnose(&setup, &table, options)?;
         let report = DiagnoseReport::new(&setup, &diagnosis, self.scenario.seed, said);
         print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })

@@ -307,7 +307,7 @@ fn fit_table(name: String, table: Table, seed: u64) -> std::result::Result<Fitte
     };
     let described = describe(&table).map_err(refused)?;
     let points = Points::new(&described.setup, &table).map_err(refused)?;
-    let options = FitOptions { draws: DRAWS, known: described.known, ..FitOptions::new(seed) };
+    let options = FitOptions { draws: DRAWS, moves: 0, known: described.known, ..FitOptions::new(seed) };
     let found = fit(&described.setup, &table, options).map_err(refused)?;
     let unexplained = found.unexplained();
     let rms = found.rms_log_error;
