@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::jsonl::{Emit, Object, id_of, token_value, tokens_of};
+use super::jsonl::{Emit, id_of, tokens_of};
+use super::object::Object;
 use super::record::{Finish, NO_LENGTH, Record};
 use super::{Checked, guessed_time_ns, time_ns};
 use crate::error::InputError;
@@ -127,7 +128,7 @@ pub(super) fn openai_input(object: &Object, emit: &mut Emit<'_>) -> Checked<()> 
         (None, None) => String::new(),
     };
     let caps = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
-    let cap = caps.iter().find_map(|name| token_value(body, name).ok());
+    let cap = caps.iter().find_map(|name| tokens_of(Some(body.get(*name)?)).ok());
     let record =
         Record { input: Some(emit.tokens(&text)), cap, id: id_of(object, &["custom_id"]), ..Record::default() };
     emit.record(record, None)

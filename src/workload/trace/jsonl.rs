@@ -4,16 +4,15 @@ use std::fmt;
 use std::io::{BufRead, Read as _};
 
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::batch;
 use super::lines::{LONGEST_LINE_BYTES, Lines};
+use super::object::Object;
 use super::record::{Finish, Record, RecordSink, hashed};
 use super::{Checked, TextTokens, TraceFormat, guessed_time_ns, parse_tokens, time_ns, whole_tokens};
 use crate::error::{Error, InputError, Result};
 use crate::measured::import::tool_of;
-
-pub(super) type Object = Map<String, Value>;
 
 /// Takes each record of an object.
 pub(super) struct Emit<'a> {
@@ -155,13 +154,13 @@ fn detect(object: &Object) -> Checked<(&'static Keys, bool)> {
         if any(RECORDING.prompt) || !has("prompt") { &RECORDING } else { &PROMPTS }
     } else if has("prompt") {
         &PROMPTS
-    } else if let Some(tool) = tool_of(object) {
+    } else if let Some(tool) = tool_of(&object.to_map()) {
         let remedy = "use it as a table: benchmark.table = \"…\"; a run with detailed output has lengths too";
         return Err(InputError::new(format!("this is a result of {tool}, not a trace"), remedy));
     } else if has("hidden_size") || has("text_config") {
         return Err(InputError::new("this is a model's config.json, not a trace", "use it as model.llm = \"…\""));
     } else {
-        let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
+        let keys: Vec<&str> = object.keys().take(12).collect();
         let remedy = "looked for input_length with output_length (Mooncake, Qwen-Bailian), input_toks with output_toks \
                       (LLMServingSim), prompt_tokens with completion_tokens, custom_id with response (batch output) \
                       and others; `makespan inspect` says what a file is";
@@ -295,14 +294,14 @@ fn syntax(error: &serde_json::Error, line: u64) -> InputError {
 }
 
 fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
-    let found = |names: &[&'static str]| names.iter().copied().find(|name| object.contains_key(*name));
+    let found = |names: &[&'static str]| names.iter().copied().find(|name| object.contains_key(name));
     let input = match (found(keys.prompt), object.get("text_input")) {
         (Some(key), _) => Some(token_value(object, key)?),
         (None, Some(text)) => text.as_str().map(|text| emit.tokens(text)),
         (None, None) => None,
     };
     let output = found(keys.output).map(|key| token_value(object, key)).transpose()?;
-    let tokens = |names: &[&str]| names.iter().find_map(|key| token_value(object, key).ok());
+    let tokens = |names: &[&str]| names.iter().find_map(|key| tokens_of(Some(object.get(key)?)).ok());
     let record = Record {
         input,
         output,
@@ -319,7 +318,7 @@ fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
 }
 
 pub(super) fn id_of(object: &Object, names: &[&str]) -> Option<u64> {
-    names.iter().find_map(|key| object.get(*key)).and_then(Value::as_str).map(hashed)
+    names.iter().find_map(|key| object.get(key)).and_then(Value::as_str).map(hashed)
 }
 
 /// The requests of a session come one after another; their tools' times are between them, so only the first has an
@@ -330,8 +329,9 @@ fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()
     let start = row_time(keys, object)?;
     for request in requests.as_array().ok_or_else(bad)? {
         let request = request.as_object().ok_or_else(bad)?;
-        let input = Some(token_value(request, keys.prompt[0])?);
-        let output = Some(token_value(request, keys.output[0])?);
+        let tokens = |key: &str| tokens_of(request.get(key)).map_err(|error| error.key(key));
+        let input = Some(tokens(keys.prompt[0])?);
+        let output = Some(tokens(keys.output[0])?);
         emit.record(Record { input, output, time_ns: start, ..Record::default() }, None)?;
     }
     Ok(())
@@ -371,7 +371,7 @@ fn prompt_only(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
 }
 
 fn row_time(keys: &Keys, object: &Object) -> Checked<Option<i64>> {
-    let found = keys.time.iter().find_map(|(key, ns_per_unit)| Some((*key, ns_per_unit, object.get(*key)?)));
+    let found = keys.time.iter().find_map(|(key, ns_per_unit)| Some((*key, ns_per_unit, object.get(key)?)));
     let Some((key, ns_per_unit, value)) = found else { return Ok(None) };
     let time = value.as_f64().ok_or_else(|| InputError::new(value.to_string(), "give a number").key(key))?;
     let ns = match ns_per_unit {
@@ -381,7 +381,7 @@ fn row_time(keys: &Keys, object: &Object) -> Checked<Option<i64>> {
     ns.map(Some).map_err(|error| error.key(key))
 }
 
-pub(super) fn token_value(object: &Object, key: &str) -> Checked<u32> {
+fn token_value(object: &Object, key: &str) -> Checked<u32> {
     tokens_of(object.get(key)).map_err(|error| error.key(key))
 }
 
@@ -403,7 +403,7 @@ pub(super) fn column<R: BufRead>(
     while let Some(line) = next_filled(lines)? {
         let object = serde_json::from_slice::<Object>(line).map_err(|error| syntax(&error, lines.number));
         if let Some(object) = object.as_ref().ok().filter(|object| !known && !object.contains_key(column)) {
-            return Err(super::no_column(column, object.keys().map(String::as_str)).line(lines.number).into());
+            return Err(super::no_column(column, object.keys()).line(lines.number).into());
         }
         known = true;
         let value = object.and_then(|object| token_value(&object, column)).and_then(super::length);

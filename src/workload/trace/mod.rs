@@ -6,6 +6,7 @@ mod batch;
 mod csv;
 mod jsonl;
 mod lines;
+mod object;
 mod record;
 #[cfg(test)]
 mod tests;
