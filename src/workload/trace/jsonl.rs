@@ -7,12 +7,12 @@ use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::batch;
+use super::json_formats::{Keys, detect};
 use super::lines::{LONGEST_LINE_BYTES, Lines};
 use super::object::Object;
 use super::record::{Finish, Record, RecordSink, hashed};
 use super::{Checked, TextTokens, TraceFormat, guessed_time_ns, parse_tokens, time_ns, whole_tokens};
 use crate::error::{Error, InputError, Result};
-use crate::measured::import::tool_of;
 
 /// Takes each record of an object.
 pub(super) struct Emit<'a> {
@@ -30,144 +30,6 @@ impl Emit<'_> {
     pub(super) fn tokens(&self, text: &str) -> u32 {
         self.texts.count(text)
     }
-}
-
-/// What the keys of a format are called.
-struct Keys {
-    format: TraceFormat,
-    /// Time keys with nanoseconds per unit; the first one there counts. No unit: told by the number's size.
-    time: &'static [(&'static str, Option<f64>)],
-    prompt: &'static [&'static str],
-    output: &'static [&'static str],
-    read: fn(&Keys, &Object, &mut Emit<'_>) -> Checked<()>,
-}
-
-const fn keys(
-    format: TraceFormat,
-    time: &'static [(&'static str, Option<f64>)],
-    prompt: &'static [&'static str],
-    output: &'static [&'static str],
-) -> Keys {
-    Keys { format, time, prompt, output, read: plain }
-}
-
-const MOONCAKE: Keys = keys(TraceFormat::Mooncake, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
-
-const QWEN_BAILIAN: Keys =
-    keys(TraceFormat::QwenBailian, &[("timestamp", Some(1e9))], &["input_length"], &["output_length"]);
-
-/// `delay` counts from the end of the session's previous request: no arrival time.
-const AIPERF_TRACE: Keys =
-    keys(TraceFormat::AiperfTrace, &[("timestamp", Some(1e6))], &["input_length"], &["output_length"]);
-
-/// Recorded runs put Unix time into `arrival_time` and the engine's clock into `queued_ts`.
-const LLM_SERVING_SIM: Keys = keys(
-    TraceFormat::LlmServingSim,
-    &[("queued_ts", Some(1e9)), ("arrival_time_ns", Some(1.0))],
-    &["input_toks"],
-    &["output_toks"],
-);
-
-const SESSIONS: Keys = Keys { read: sub_requests, ..LLM_SERVING_SIM };
-
-const RECORDING: Keys = keys(
-    TraceFormat::Recording,
-    &[
-        ("arrival_s", Some(1e9)),
-        ("submit_s", Some(1e9)),
-        ("timestamp", None),
-        ("arrival_time", None),
-        ("created", None),
-    ],
-    &["prompt_tokens", "input_tokens", "input_len", "prompt_len", "request_tokens"],
-    &["output_tokens", "completion_tokens", "output_len", "response_tokens", "generated_tokens"],
-);
-
-const fn texts(format: TraceFormat, read: fn(&Keys, &Object, &mut Emit<'_>) -> Checked<()>) -> Keys {
-    Keys { format, time: &[], prompt: &["prompt"], output: &["output_tokens"], read }
-}
-
-const CONVERSATIONS: Keys = texts(TraceFormat::Conversations, conversation);
-const CHAT_REQUESTS: Keys = texts(TraceFormat::ChatRequests, chat_request);
-const PROMPTS: Keys = texts(TraceFormat::Prompts, prompt_only);
-const OPENAI_INPUT: Keys = texts(TraceFormat::OpenAiBatchInput, |_, object, emit| batch::openai_input(object, emit));
-
-const OPENAI_OUTPUT: Keys = Keys {
-    format: TraceFormat::OpenAiBatch,
-    time: &[("created", None)],
-    prompt: &["usage.prompt_tokens"],
-    output: &["usage.completion_tokens"],
-    read: |_, object, emit| batch::openai_output(object, emit),
-};
-
-const ANTHROPIC_OUTPUT: Keys = Keys {
-    format: TraceFormat::AnthropicBatch,
-    time: &[],
-    prompt: &["usage.input_tokens"],
-    output: &["usage.output_tokens"],
-    read: |_, object, emit| batch::anthropic_output(object, emit),
-};
-
-const AIPERF_EXPORT: Keys = Keys {
-    format: TraceFormat::AiperfExport,
-    time: &[("request_start_ns", Some(1.0))],
-    prompt: &["input_sequence_length"],
-    output: &["output_sequence_length"],
-    read: |_, object, emit| batch::aiperf_export(object, emit),
-};
-
-const BENCH_RESULT: Keys = Keys {
-    format: TraceFormat::BenchResult,
-    time: &[("start_times", None)],
-    prompt: &["input_lens"],
-    output: &["output_lens"],
-    read: |_, object, emit| batch::bench_result(object, emit),
-};
-
-fn detect(object: &Object) -> Checked<(&'static Keys, bool)> {
-    let has = |key: &str| object.contains_key(key);
-    let any = |names: &[&str]| names.iter().any(|name| has(name));
-    let keys = if has("custom_id") && has("response") {
-        &OPENAI_OUTPUT
-    } else if has("custom_id") && has("result") {
-        &ANTHROPIC_OUTPUT
-    } else if has("custom_id") && has("body") {
-        &OPENAI_INPUT
-    } else if has("input_lens") && has("output_lens") {
-        &BENCH_RESULT
-    } else if has("metadata") && has("metrics") {
-        &AIPERF_EXPORT
-    } else if has("sub_requests") {
-        &SESSIONS
-    } else if has("input_toks") && has("output_toks") {
-        &LLM_SERVING_SIM
-    } else if any(&["text_input", "delay"]) || has("session_id") && has("input_length") {
-        &AIPERF_TRACE
-    } else if has("input_length") && has("output_length") {
-        // The same keys as Mooncake's, but seconds and smaller blocks; chat ids tell them apart.
-        if any(&["chat_id", "parent_chat_id"]) { &QWEN_BAILIAN } else { &MOONCAKE }
-    } else if has("conversations") {
-        &CONVERSATIONS
-    } else if has("messages") {
-        &CHAT_REQUESTS
-    } else if any(RECORDING.output) {
-        if any(RECORDING.prompt) || !has("prompt") { &RECORDING } else { &PROMPTS }
-    } else if has("prompt") {
-        &PROMPTS
-    } else if let Some(tool) = tool_of(&object.to_map()) {
-        let remedy = "use it as a table: benchmark.table = \"…\"; a run with detailed output has lengths too";
-        return Err(InputError::new(format!("this is a result of {tool}, not a trace"), remedy));
-    } else if has("hidden_size") || has("text_config") {
-        return Err(InputError::new("this is a model's config.json, not a trace", "use it as model.llm = \"…\""));
-    } else {
-        let keys: Vec<&str> = object.keys().take(12).collect();
-        let remedy = "looked for input_length with output_length (Mooncake, Qwen-Bailian), input_toks with output_toks \
-                      (LLMServingSim), prompt_tokens with completion_tokens, custom_id with response (batch output) \
-                      and others; `makespan inspect` says what a file is";
-        return Err(InputError::new(format!("no known token keys among {}", keys.join(", ")), remedy));
-    };
-    let timed = keys.time.iter().any(|(key, _)| has(key)) || matches!(keys.format, TraceFormat::AiperfExport);
-    Ok((keys, timed))
 }
 
 /// Reads objects into a sink, in the format of the first of them.
@@ -293,7 +155,7 @@ fn syntax(error: &serde_json::Error, line: u64) -> InputError {
     InputError::new(found, remedy).line(line)
 }
 
-fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+pub(super) fn plain(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let found = |names: &[&'static str]| names.iter().copied().find(|name| object.contains_key(name));
     let input = match (found(keys.prompt), object.get("text_input")) {
         (Some(key), _) => Some(token_value(object, key)?),
@@ -323,7 +185,7 @@ pub(super) fn id_of(object: &Object, names: &[&str]) -> Option<u64> {
 
 /// The requests of a session come one after another; their tools' times are between them, so only the first has an
 /// arrival of its own and the others take it.
-fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+pub(super) fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let Some(requests) = object.get("sub_requests") else { return plain(keys, object, emit) };
     let bad = || InputError::new(requests.to_string(), "give a list of requests").key("sub_requests");
     let start = row_time(keys, object)?;
@@ -337,7 +199,7 @@ fn sub_requests(keys: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()
     Ok(())
 }
 
-fn conversation(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+pub(super) fn conversation(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let turns = object.get("conversations").or_else(|| object.get("conversation")).and_then(Value::as_array);
     let text = |turn: usize| {
         let turn = turns?.get(turn)?;
@@ -358,13 +220,13 @@ fn conversation(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
 }
 
 /// `max_tokens` is a cap, not a length: there is no output.
-fn chat_request(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+pub(super) fn chat_request(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let input = object.get("messages").map(|messages| emit.tokens(&batch::message_text(messages)));
     let cap = token_value(object, "max_completion_tokens").or_else(|_| token_value(object, "max_tokens")).ok();
     emit.record(Record { input, cap, ..Record::default() }, None)
 }
 
-fn prompt_only(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
+pub(super) fn prompt_only(_: &Keys, object: &Object, emit: &mut Emit<'_>) -> Checked<()> {
     let input = object.get("prompt").and_then(Value::as_str).map(|text| emit.tokens(text));
     let output = object.contains_key("output_tokens").then(|| token_value(object, "output_tokens")).transpose()?;
     emit.record(Record { input, output, ..Record::default() }, None)

@@ -4,10 +4,12 @@
 
 mod batch;
 mod csv;
+mod json_formats;
 mod jsonl;
 mod lines;
 mod object;
 mod record;
+mod table;
 #[cfg(test)]
 mod tests;
 mod texts;
