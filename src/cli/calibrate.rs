@@ -16,7 +16,7 @@ pub(super) struct Calibrate {
     #[command(flatten)]
     measured: Measured,
     /// Importance draws, from which the walkers of the posterior start
-    #[arg(long, default_value_t = 400, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    #[arg(long, default_value_t = 400, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     draws: u32,
     /// Write the fit to a file, for --fit of the other commands
     #[arg(long, value_name = "FILE")]

@@ -32,7 +32,7 @@ pub(super) struct Decide {
     #[arg(long = "option", value_name = "NAME: KEY=VALUE; ...")]
     options: Vec<String>,
     /// Replications of each option
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     replications: u64,
     #[command(flatten)]
     grid: GridArgs,

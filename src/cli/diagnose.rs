@@ -14,7 +14,7 @@ pub(super) struct Diagnose {
     #[command(flatten)]
     measured: Measured,
     /// Draws of the posterior of each mechanism
-    #[arg(long, default_value_t = 300, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    #[arg(long, default_value_t = 300, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     draws: u32,
 }
 

@@ -33,10 +33,10 @@ pub(super) struct ForecastCommand {
     #[command(flatten)]
     scenario: ScenarioArgs,
     /// Replications, at most where a precision is asked for (default: the scenario's, or 200)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     replications: Option<u64>,
     /// Stop early once the 5%, 50% and 95% quantiles are known to this share, as in 0.02
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     precision: Option<f64>,
     /// When the job must be done, as in 10d or 36h
     #[arg(long, value_name = "TIME")]

@@ -80,7 +80,7 @@ struct ScenarioArgs {
     #[arg(long, value_name = "FILE")]
     fit: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u64,
     /// Plan in spite of errors in the job's file of requests or lengths, or of a fit that does not explain its table
     #[arg(long)]

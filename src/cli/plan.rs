@@ -18,7 +18,7 @@ pub(super) struct PlanCommand {
     #[command(flatten)]
     terms: TermsArgs,
     /// Replications of the forecast
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(32..=10_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u64).range(32..=10_000_000))]
     replications: u64,
     /// Write the plan as a page too: one HTML file with its drawings inside
     #[arg(long, value_name = "FILE")]

@@ -12,10 +12,10 @@ pub(super) struct Scale {
     #[command(flatten)]
     scenario: ScenarioArgs,
     /// Numbers of GPUs
-    #[arg(long, value_delimiter = ',', value_name = "N,N,...", default_values_t = [1, 2, 4, 8], value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_delimiter = ',', value_name = "N,N,...", allow_negative_numbers = true, default_values_t = [1, 2, 4, 8], value_parser = clap::value_parser!(u32).range(1..=4096))]
     gpus: Vec<u32>,
     /// Replications of each number under each assumption
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     replications: u64,
     /// The rate hoped for and those to explain, tok/s of all GPUs of the scenario together
     #[arg(long, value_delimiter = ',', value_name = "FROM,TO,...", default_values_t = [1600.0, 1500.0, 1400.0])]

@@ -20,13 +20,13 @@ pub(super) struct Sweep {
     #[command(flatten)]
     table: TableArg,
     /// Concurrencies to run, as in --at 1,8,64 (default: those of the measured table)
-    #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
+    #[arg(long, value_delimiter = ',', value_name = "N,N,...", allow_negative_numbers = true)]
     at: Vec<u32>,
     /// Running requests at most, in place of what the engine allows: what lifting the cap would give
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     cap: Option<u32>,
     /// Runs of each point, with other draws; rates are averages, and "+-" is how much one run scatters
-    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 32, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     replications: u32,
     #[command(flatten)]
     grid: GridArgs,

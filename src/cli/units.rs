@@ -24,7 +24,7 @@ pub(super) struct UnitsArgs {
     #[arg(long)]
     pub(super) force: bool,
     /// Threads (default: all cores); results do not depend on it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
 }
 

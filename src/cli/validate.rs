@@ -25,7 +25,7 @@ pub(super) struct Validate {
     #[command(flatten)]
     units: UnitsArgs,
     /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u64,
     /// Print one JSON object instead of text
     #[arg(long)]
