@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::error::{InputError, Result};
+use crate::files;
 
 use super::identity::Identity;
 use super::sheet::{Head, Sheet};
@@ -28,18 +29,26 @@ pub struct Merged {
 /// By name: files that cannot be read, are not complete, belong to something else or come from another version of the
 /// program; units that two files hold; units that no file holds.
 pub fn merge(paths: &[PathBuf], expected: Option<Range<u64>>) -> Result<Merged> {
-    let mut first: Option<(Sheet, String)> = None;
+    let read = |path: &PathBuf| Ok((path.display().to_string(), files::read(path)?));
+    merge_bytes(&paths.iter().map(read).collect::<Result<Vec<_>>>()?, expected)
+}
+
+/// As [`merge`], of the names and contents of files.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_bytes(files: &[(String, Vec<u8>)], expected: Option<Range<u64>>) -> Result<Merged> {
+    let mut first: Option<(Sheet, &str)> = None;
     let mut rows: BTreeMap<u64, (String, usize)> = BTreeMap::new();
-    for (place, path) in paths.iter().enumerate() {
-        let name = path.display().to_string();
-        let refuse = |found: String, remedy: &str| InputError::new(found, remedy).file(&name);
-        let mut sheet = Sheet::read(path)?;
+    for (place, (name, bytes)) in files.iter().enumerate() {
+        let refuse = |found: String, remedy: &str| InputError::new(found, remedy).file(name);
+        let mut sheet = Sheet::parse(bytes, name)?;
         match &first {
             // This program's version, by what it would write itself.
-            None => Identity::new(sheet.identity.command()).expect_version(&sheet.identity, &name)?,
+            None => Identity::new(sheet.identity.command()).expect_version(&sheet.identity, name)?,
             Some((other, other_name)) => {
                 let remedy = format!("merge files of one run only: {other_name} is of another");
-                other.identity.expect(&sheet.identity, &name, &remedy)?;
+                other.identity.expect(&sheet.identity, name, &remedy)?;
                 if other.columns != sheet.columns {
                     return Err(refuse(format!("not the columns of {other_name}"), &remedy).line(2).into());
                 }
@@ -57,7 +66,7 @@ pub fn merge(paths: &[PathBuf], expected: Option<Range<u64>>) -> Result<Merged> 
             }
         }
         if let Some((other, units)) = twice.into_iter().next() {
-            let other = paths.get(other).map_or(String::new(), |path| path.display().to_string());
+            let other = files.get(other).map_or("", |(name, _)| name);
             let found = format!("units {} are in {other} too", in_words(&ranges(units)));
             return Err(refuse(found, "give each range once").into());
         }

@@ -15,7 +15,7 @@ mod work;
 
 pub use grid::Grid;
 pub use identity::Identity;
-pub use merge::{Merged, merge};
+pub use merge::{Merged, merge, merge_bytes};
 pub use row::Row;
 pub use store::Store;
 pub use work::{Work, run_missing};
