@@ -19,9 +19,9 @@ export RAY_health_check_initial_delay_ms=1000 RAY_health_check_period_ms=500 RAY
 mkdir -p "$RAY_TMPDIR"
 pids=()
 finish() {
-    kill "${pids[@]}" 2>/dev/null || true
-    sleep 1
     kill -9 "${pids[@]}" 2>/dev/null || true
+    # What the nodes started names their folder; other clusters of the machine are let be.
+    pkill -9 -f "$folder/ray" || true
     rm -rf "$folder"
 }
 trap finish EXIT
