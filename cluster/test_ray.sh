@@ -15,6 +15,7 @@ fi
 folder=$(mktemp -d)
 export RAY_TMPDIR="$folder/ray" RAY_USAGE_STATS_ENABLED=0 RAY_DISABLE_IMPORT_WARNING=1
 # Lost nodes are noticed within seconds rather than a minute.
+export RAY_raylet_start_wait_time_s=300
 export RAY_health_check_initial_delay_ms=1000 RAY_health_check_period_ms=500 RAY_health_check_failure_threshold=4
 mkdir -p "$RAY_TMPDIR"
 pids=()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&[&str]; 13] = [
     &["error"],
     &["files", "random", "stats", "units"],
-    &["format"],
+    &["format", "shard"],
     &["measured", "model"],
     &["workload"],
     &["inspect"],
