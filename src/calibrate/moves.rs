@@ -17,9 +17,10 @@ use rayon::prelude::*;
 
 use super::model::{Model, Residual, log_likelihood, log_normal, noise_at, residuals};
 use super::points::Point;
-use super::posterior::{Draw, Posterior, noise_scores, shares};
+use super::posterior::{Draw, Posterior, noise_scores, shares, systematic};
 use super::predict::{Prediction, Structure, predict};
 use crate::random::{Purpose, Streams, open_unit};
+use crate::stats::variance;
 
 /// Walkers, in two halves.
 const WALKERS: usize = 64;
@@ -67,11 +68,14 @@ struct Ground<'a> {
 
 /// Moves the draws of `start` for so many rounds; the draws of the result are those of the second half of the rounds.
 pub fn explore(model: &Model, start: Posterior, rounds: usize, seed: u64) -> Posterior {
-    let ground = Ground::new(model, seed);
-    let (mut walkers, probabilities) = walkers(model, &start);
-    if rounds == 0 || walkers.len() < 4 {
+    if rounds == 0 {
         return start;
     }
+    let (mut walkers, probabilities) = walkers(model, &start);
+    if walkers.len() < 4 {
+        return start;
+    }
+    let ground = Ground::new(model, seed);
     let mut kept: Vec<Vec<Draw>> = walkers.iter().map(|_| Vec::new()).collect();
     let half = walkers.len() / 2;
     for round in 0..rounds {
@@ -129,20 +133,14 @@ fn walkers(model: &Model, start: &Posterior) -> (Vec<Walker>, Vec<(Structure, f6
         }
         probabilities.push((structure, probability));
         let sum: f64 = draws.iter().map(|draw| draw.weight.powf(FLATTENED)).sum();
-        let (mut reached, mut chosen) = (0.0, 0);
-        for draw in draws {
-            reached += draw.weight.powf(FLATTENED) / sum;
-            while chosen < count && (chosen as f64 + 0.5) / count as f64 <= reached {
-                all.push(Walker {
-                    structure,
-                    scores: draw.scores.clone(),
-                    noise_score: nearest_noise_score(draw.noise),
-                    predictions: draw.predictions.clone(),
-                    residuals: residuals(&model.points, &draw.predictions),
-                });
-                chosen += 1;
-            }
-        }
+        let flattened = draws.into_iter().map(|draw| (draw, draw.weight.powf(FLATTENED) / sum));
+        all.extend(systematic(flattened, count).into_iter().map(|draw| Walker {
+            structure,
+            scores: draw.scores.clone(),
+            noise_score: nearest_noise_score(draw.noise),
+            predictions: draw.predictions.clone(),
+            residuals: residuals(&model.points, &draw.predictions),
+        }));
     }
     // Both halves have walkers of every structure.
     let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
@@ -275,16 +273,11 @@ fn effective_draws(kept: &[Vec<Draw>]) -> f64 {
     if each == 0 || dimension == 0 {
         return 0.0;
     }
-    let moments = |values: &[f64]| {
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0))
-    };
     let worth = |index: usize| {
         let all: Vec<f64> = kept.iter().flatten().map(|draw| draw.scores[index]).collect();
         let means: Vec<f64> =
             kept.iter().map(|own| own.iter().map(|draw| draw.scores[index]).sum::<f64>() / each as f64).collect();
-        let of_each = moments(&all).1 / moments(&means).1;
+        let of_each = variance(&all).zip(variance(&means)).map_or(f64::NAN, |(all, means)| all / means);
         if of_each.is_nan() { 1.0 } else { of_each.clamp(1.0, each as f64) }
     };
     kept.len() as f64 * (0..dimension).map(worth).fold(f64::INFINITY, f64::min)

@@ -218,17 +218,21 @@ impl Posterior {
 
     /// `count` draws of equal weight (systematic resampling).
     pub fn resample(&self, count: usize) -> Vec<&Draw> {
-        let mut chosen = Vec::with_capacity(count);
-        let (mut sum, mut next) = (0.0, 0);
-        for draw in &self.draws {
-            sum += draw.weight;
-            while next < count && (next as f64 + 0.5) / count as f64 <= sum {
-                chosen.push(draw);
-                next += 1;
-            }
-        }
-        chosen
+        systematic(self.draws.iter().map(|draw| (draw, draw.weight)), count)
     }
+}
+
+/// `count` of some things by shares that sum to 1: systematic resampling.
+pub(super) fn systematic<T: Copy>(things: impl Iterator<Item = (T, f64)>, count: usize) -> Vec<T> {
+    let mut chosen = Vec::with_capacity(count);
+    let mut sum = 0.0;
+    for (thing, share) in things {
+        sum += share;
+        while chosen.len() < count && (chosen.len() as f64 + 0.5) / count as f64 <= sum {
+            chosen.push(thing);
+        }
+    }
+    chosen
 }
 
 /// Quantiles of weighted values; the weights sum to 1.
