@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::gather::Gathered;
 use super::recognise::LARGEST_DOCUMENT;
 use crate::error::{Error, InputError, Result};
-use crate::measured::separator;
+use crate::measured::table_reader;
 
 /// Weight of a whole window whose number of requests is not known.
 const WINDOW: f64 = 1e6;
@@ -95,11 +95,8 @@ pub struct Rate {
 ///
 /// A line that has not six cells, no numbers where numbers belong, no lines.
 pub fn read_rates(text: &str) -> std::result::Result<(Vec<Rate>, usize), InputError> {
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(separator(text.as_bytes()))
-        .has_headers(false)
-        .trim(csv::Trim::All)
-        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
+    let text = text.trim_start_matches('\u{feff}');
+    let mut reader = table_reader(text).has_headers(false).from_reader(text.as_bytes());
     // Start, rate, cv, law, shape, scale; the client last.
     let mut places: [Option<usize>; 7] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), None];
     let mut rates = Vec::new();
@@ -161,8 +158,7 @@ pub(super) fn gather(path: &Path, gathered: &mut Gathered) -> Result<()> {
         }
         return Ok(());
     }
-    let delimiter = separator(text.as_bytes());
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
+    let mut reader = table_reader(&text).from_reader(text.as_bytes());
     let csv_error = |error: csv::Error| in_file(InputError::new(error.to_string(), "write field, value, probability"));
     let headers = reader.headers().map_err(csv_error)?.clone();
     let column = |name: &str| headers.iter().position(|header| header == name);

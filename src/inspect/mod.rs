@@ -35,7 +35,7 @@ pub use recognise::{Kind, recognise, wrong_file};
 use crate::error::{Error, InputError, Result};
 use crate::format::thousands;
 use crate::measured::import::{Imported, import, markdown_as_csv, read_folder};
-use crate::measured::{self, Server, Severity, Table, read_table, separator};
+use crate::measured::{self, Server, Severity, Table, read_table, table_reader};
 use crate::model::Configured;
 use crate::model::llm::Llm;
 use crate::model::quantisation::{Quantisation, StateDtype};
@@ -356,8 +356,7 @@ fn folder(path: &Path, notes: &mut Vec<String>) -> Result<TableReport> {
 
 /// A table of the engine's state over time: running, waiting, throughput, use of the KV pool (percent).
 fn series(text: &str) -> std::result::Result<EngineReadings, InputError> {
-    let delimiter = separator(text.as_bytes());
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
+    let mut reader = table_reader(text).from_reader(text.as_bytes());
     let csv_error = |error: csv::Error| InputError::new(error.to_string(), "write one row per moment");
     let headers = reader.headers().map_err(csv_error)?.clone();
     let column = |names: &[&str]| names.iter().find_map(|name| headers.iter().position(|header| header == *name));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::prometheus;
 use crate::error::{Error, InputError, Result};
 use crate::measured::import::{is_aiperf_csv, markdown_as_csv, tool_of};
-use crate::measured::separator;
+use crate::measured::table_reader;
 
 /// Bytes that are looked at.
 const HEAD_BYTES: u64 = 1 << 18;
@@ -206,11 +206,7 @@ fn plain(path: &Path, head: &str) -> Option<Kind> {
     }
     let markdown = markdown_as_csv(head);
     let csv = markdown.as_deref().unwrap_or(head);
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(separator(csv.as_bytes()))
-        .trim(csv::Trim::All)
-        .has_headers(false)
-        .from_reader(csv.as_bytes());
+    let mut reader = table_reader(csv).has_headers(false).from_reader(csv.as_bytes());
     let header = reader.records().next()?.ok()?;
     let names: Vec<String> = header.iter().map(str::to_lowercase).collect();
     let has = |name: &str| names.iter().any(|it| it == name);

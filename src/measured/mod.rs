@@ -19,7 +19,7 @@ pub use check::{Finding, Severity, Topic, check};
 pub use curve::{Curve, EffectiveBatch, Plateau, Point, capped, effective_batch, expected_noise, knee, plateau};
 pub use jobs::{Job, read_jobs};
 pub use outlier::{Oddity, OddityKind, oddities};
-pub(crate) use separator::separator;
+pub(crate) use separator::{separator, table_reader};
 pub use table::{RateKind, Row, Server, Shape, Table, output_tok_per_s, read_table};
 
 #[cfg(test)]

@@ -20,6 +20,13 @@ pub(crate) fn separator(text: &[u8]) -> u8 {
     counts.iter().position(|count| Some(count) == most).map_or(b',', |place| SEPARATORS[place])
 }
 
+/// How tables are read: by their own separator, blanks around cells left out.
+pub(crate) fn table_reader(text: &str) -> csv::ReaderBuilder {
+    let mut builder = csv::ReaderBuilder::new();
+    builder.delimiter(separator(text.as_bytes())).trim(csv::Trim::All);
+    builder
+}
+
 #[cfg(test)]
 mod tests {
     use super::separator;

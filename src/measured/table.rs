@@ -6,7 +6,7 @@ use super::about::About;
 use super::columns::{Columns, Field};
 use super::curve::Curve;
 use super::import;
-use super::separator::separator;
+use super::separator::table_reader;
 use crate::error::{InputError, nearest};
 
 /// What a rate counts.
@@ -148,8 +148,7 @@ pub fn read_table(text: &str, file: &str) -> Result<Table, InputError> {
 }
 
 fn read(text: &str, file: &str) -> Result<Table, InputError> {
-    let delimiter = separator(text.as_bytes());
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).trim(csv::Trim::All).from_reader(text.as_bytes());
+    let mut reader = table_reader(text).from_reader(text.as_bytes());
     let columns = Columns::of(reader.headers().map_err(csv_error)?)?;
     let needed = Needed::of(&columns)?;
     let mut rows = Vec::new();

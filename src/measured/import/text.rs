@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::InputError;
-use crate::measured::separator;
+use crate::measured::table_reader;
 
 type Object = Map<String, Value>;
 
@@ -52,11 +52,7 @@ fn cell(text: &str) -> Value {
 
 /// Rows as objects: sweep summaries carry the JSON keys as columns, llama-batched-bench prints short names.
 fn csv_objects(text: &str) -> Result<Vec<(u64, Object)>, InputError> {
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(separator(text.as_bytes()))
-        .trim(csv::Trim::All)
-        .flexible(true)
-        .from_reader(text.as_bytes());
+    let mut reader = table_reader(text).flexible(true).from_reader(text.as_bytes());
     let headers: Vec<String> = reader.headers().map_err(super::super::table::csv_error)?.iter().map(key).collect();
     let mut found = Vec::new();
     for record in reader.records() {
