@@ -6,6 +6,7 @@
 set -euo pipefail
 program=$(realpath "${1:?the program, as in target/release/makespan}")
 driver=$(realpath "$(dirname "$0")/makespan_ray.py")
+job=$(realpath "$(dirname "$0")/../tests/jobs/h200.toml")
 python=${PYTHON:-python3}
 if ! "$python" -c 'import ray' 2>/dev/null; then
     echo "skipped: Ray is not installed (pip install ray)"
@@ -29,22 +30,7 @@ trap finish EXIT
 
 mkdir "$folder/work" && cd "$folder/work"
 cp "$program" makespan
-cat >job.toml <<'TOML'
-[job]
-requests = 20000
-prompt_tokens = 100
-output_tokens = { law = "lognormal", median = 300, sigma = 0.8 }
-max_tokens = 2048
-[fleet]
-hardware = "h200"
-gpus = 1
-[model]
-llm = "qwen3-8b"
-[engine]
-name = "vllm"
-[uncertain]
-engine.cost.bandwidth_share = { min = 0.7, mode = 0.8, max = 0.9 }
-TOML
+cp "$job" job.toml
 ./makespan forecast job.toml --quantiles-only --json --replications 1000 --results single.csv >single.json
 
 ray() { "$python" -m ray.scripts.scripts "$@"; }

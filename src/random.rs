@@ -99,3 +99,8 @@ pub fn open_unit(bits: u64) -> f64 {
     // Signed integers convert in one instruction.
     ((bits >> 12) as i64 as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
+
+/// FNV-1a, 64 bits: the same on every machine, unlike the standard library's hashes.
+pub fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -10,26 +10,11 @@ use makespan::experiment::{
 };
 use makespan::model::scenario::{Override, Scenario};
 use makespan::random::Streams;
-use makespan::shard::Store;
+use makespan::shard::{Store, Work};
 use makespan::stats::{quantile, sorted};
 
 /// A job that takes no time to simulate, with three things unknown.
-const SMALL: &str = r#"
-[job]
-requests = 40
-prompt_tokens = 1
-output_tokens = { law = "lognormal", median = 400, sigma = 1.0 }
-max_tokens = 4096
-[fleet]
-gpus = 4
-[engine]
-name = "fixed-rate"
-tok_per_s_per_gpu = 400
-[uncertain]
-engine.tok_per_s_per_gpu = { p5 = 300, p95 = 500 }
-job.output_tokens.sigma = { min = 0.5, mode = 1.0, max = 1.2 }
-fleet.gpus = { values = [4, 2], weights = [3, 1] }
-"#;
+const SMALL: &str = include_str!("jobs/fixed_rate.toml");
 
 fn scenario(text: &str) -> Scenario {
     Scenario::parse(text, "small", "small.toml", PathBuf::new(), &[]).unwrap()

@@ -6,22 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A job that takes some tens of milliseconds, so that a kill finds replications finished and others under way.
-const JOB: &str = r#"
-[job]
-requests = 20000
-prompt_tokens = 100
-output_tokens = { law = "lognormal", median = 300, sigma = 0.8 }
-max_tokens = 2048
-[fleet]
-hardware = "h200"
-gpus = 1
-[model]
-llm = "qwen3-8b"
-[engine]
-name = "vllm"
-[uncertain]
-engine.cost.bandwidth_share = { min = 0.7, mode = 0.8, max = 0.9 }
-"#;
+const JOB: &str = include_str!("jobs/h200.toml");
 
 fn forecast(folder: &Path, results: &str, extra: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin("makespan"));

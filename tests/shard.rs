@@ -7,20 +7,8 @@ use std::process::{Command, Output};
 
 use makespan::shard::merge;
 
-const JOB: &str = r#"
-[job]
-requests = 40
-prompt_tokens = 1
-output_tokens = { law = "lognormal", median = 400, sigma = 1.0 }
-max_tokens = 4096
-[fleet]
-gpus = 4
-[engine]
-name = "fixed-rate"
-tok_per_s_per_gpu = 400
-[uncertain]
-engine.tok_per_s_per_gpu = { p5 = 300, p95 = 500 }
-"#;
+/// A job that takes no time to simulate, with three things unknown.
+const JOB: &str = include_str!("jobs/fixed_rate.toml");
 
 const SWEEP: &str = r#"
 [job]
@@ -217,17 +205,14 @@ fn what_does_not_belong_together_is_refused_by_name() {
 fn results_of_other_lengths_are_not_gone_on_with() {
     let folder = folder();
     let folder = folder.path();
-    let job = JOB.replace(
+    let known = JOB.split("[uncertain]").next().unwrap();
+    let job = known.replace(
         "{ law = \"lognormal\", median = 400, sigma = 1.0 }",
         "{ file = \"lengths.csv\", column = \"output_tokens\" }",
     );
-    std::fs::write(
-        folder.join("job.toml"),
-        job.replace("engine.tok_per_s_per_gpu = {", "fleet.speed_spread = {")
-            .replace("300", "0.01")
-            .replace("500", "0.05"),
-    )
-    .unwrap();
+    assert_ne!(job, known);
+    std::fs::write(folder.join("job.toml"), job + "[uncertain]\nfleet.speed_spread = { p5 = 0.01, p95 = 0.05 }\n")
+        .unwrap();
     let lengths = |longest: u32| {
         let rows: Vec<String> = (0..200).map(|i| (100 + i * 7 % longest).to_string()).collect();
         std::fs::write(folder.join("lengths.csv"), format!("output_tokens\n{}\n", rows.join("\n"))).unwrap();

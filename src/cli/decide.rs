@@ -2,13 +2,13 @@
 
 use clap::{Args, ValueEnum};
 use makespan::error::Error;
-use makespan::experiment::{Choice, Comparison, Keep, Prices, Row, Terms, Thinking, choices, decision, parse_days};
+use makespan::experiment::{Choice, Comparison, Keep, Prices, Terms, Thinking, choices, decision, parse_days};
 use makespan::model::scenario::Scenario;
 use makespan::report::DecideReport;
-use makespan::shard::{Grid, Identity, run_missing};
+use makespan::shard::Grid;
 use serde_json::Value;
 
-use super::forecast::{progress, refuse};
+use super::forecast::refuse;
 use super::grid::{self, Cell, Column, GridArgs};
 use super::units::UnitsArgs;
 use super::{ScenarioArgs, print};
@@ -140,36 +140,21 @@ impl Decide {
 
     /// The comparison of every scenario of a grid.
     fn grid(&self, cells: Vec<Cell>, further: &[Choice]) -> anyhow::Result<()> {
-        let (mut works, mut identities, mut listed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut works, mut listed) = (Vec::new(), Vec::new());
         for Cell { name, scenario } in cells {
             let terms = self.terms.terms(&scenario, self.scenario.seed, self.replications)?;
             let choices = choices(&scenario, further)?;
             let comparison = Comparison::new(&scenario, &choices, terms.seed, terms.thinking)?;
-            identities.push(comparison.identity()?);
             let units = comparison.units(self.replications);
             works.push((name, comparison, units));
             listed.push((scenario, terms, choices));
         }
         let grid = Grid::new(works);
-        let range = self.units.range_of(grid.units())?;
-        let base = Identity::new("decide").with("seed", self.scenario.seed);
-        let mut store = self.units.store(grid::identity(base, &identities, grid.units()))?;
-        let bar = progress(store.missing(range.clone()).len() as u64, "runs");
-        run_missing(&grid, range.clone(), &mut store, &|| bar.inc(1))?;
-        store.finish()?;
-        bar.finish_and_clear();
-        if range != (0..grid.units()) {
-            return self.units.print_part(&range, grid.units(), self.scenario.json);
-        }
+        let Some(store) = self.units.run(&grid, grid.units(), "runs", self.scenario.json)? else { return Ok(()) };
         let mut reports = Vec::new();
         for ((name, comparison, units), (scenario, terms, choices)) in grid.cells().zip(&listed) {
-            // Units of a cell count from its own start.
-            let start = units.start;
-            let rows: Vec<Row> =
-                store.range(units).into_iter().map(|row| Row { unit: row.unit - start, ..row.clone() }).collect();
-            let decision = decision(comparison, &rows, scenario, *terms)?;
-            let report = DecideReport::new(scenario, *terms, choices, &decision);
-            let mut report = grid::json_of(|out| report.write_json(out))?;
+            let decision = decision(comparison, &store.numbered(units), scenario, *terms)?;
+            let mut report = serde_json::to_value(DecideReport::new(scenario, *terms, choices, &decision))?;
             let of_name = |option: &&Value| option["name"] == report["recommended"];
             let taken = report["options"].as_array().and_then(|options| options.iter().find(of_name)).cloned();
             report["taken"] = taken.unwrap_or_default();
@@ -179,26 +164,17 @@ impl Decide {
     }
 
     fn decide(&self) -> anyhow::Result<()> {
-        let scenario = self.scenario.load()?;
         let further = self.options.iter().map(|text| Choice::parse(text)).collect::<Result<Vec<_>, _>>()?;
         if let Some(cells) = self.grid.cells(&self.scenario, &[])? {
             return self.grid(cells, &further);
         }
+        let scenario = self.scenario.load()?;
         let terms = self.terms.terms(&scenario, self.scenario.seed, self.replications)?;
         let choices = choices(&scenario, &further)?;
         let comparison = Comparison::new(&scenario, &choices, terms.seed, terms.thinking)?;
         let all = comparison.units(self.replications);
-        let range = self.units.range_of(all)?;
-        let mut store = self.units.store(comparison.identity()?)?;
-        let bar = progress(store.missing(range.clone()).len() as u64, "runs");
-        run_missing(&comparison, range.clone(), &mut store, &|| bar.inc(1))?;
-        store.finish()?;
-        bar.finish_and_clear();
-        if range != (0..all) {
-            return self.units.print_part(&range, all, self.scenario.json);
-        }
-        let rows: Vec<Row> = store.range(range).into_iter().cloned().collect();
-        let decision = decision(&comparison, &rows, &scenario, terms)?;
+        let Some(store) = self.units.run(&comparison, all, "runs", self.scenario.json)? else { return Ok(()) };
+        let decision = decision(&comparison, &store.numbered(0..all), &scenario, terms)?;
         let report = DecideReport::new(&scenario, terms, &choices, &decision);
         print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use makespan::error::{Error, InputError};
 use makespan::experiment::{Extent, Forecast, Reduced, Replications, bridge, drivers, run_forecast};
 use makespan::report::{ForecastReport, ForecastRun};
-use makespan::shard::{Grid, Identity, run_missing};
+use makespan::shard::Grid;
 
 use super::decide::deadline_days;
 use super::grid::{self, Cell, Column, GridArgs};
@@ -56,33 +56,21 @@ impl ForecastCommand {
     }
 
     /// The forecast of every scenario of a grid: quantiles only.
-    fn grid(&self, cells: &[Cell]) -> anyhow::Result<()> {
+    fn grid<'a>(&self, cells: &'a [Cell]) -> anyhow::Result<()> {
         let seed = self.scenario.seed;
         let count = self.replications.unwrap_or(REPLICATIONS);
-        let (mut works, mut identities) = (Vec::new(), Vec::new());
-        for cell in cells {
-            let replications = Replications::new(&cell.scenario, seed)?;
-            identities.push(replications.identity()?);
-            works.push((cell.name.clone(), replications, count));
-        }
-        let grid = Grid::new(works);
-        let range = self.units.range_of(grid.units())?;
-        let base = Identity::new("forecast").with("seed", seed);
-        let mut store = self.units.store(grid::identity(base, &identities, grid.units()))?;
-        let bar = progress(store.missing(range.clone()).len() as u64, "replications");
-        run_missing(&grid, range.clone(), &mut store, &|| bar.inc(1))?;
-        store.finish()?;
-        bar.finish_and_clear();
-        if range != (0..grid.units()) {
-            return self.units.print_part(&range, grid.units(), self.scenario.json);
-        }
+        let work = |cell: &'a Cell| Ok((cell.name.clone(), Replications::new(&cell.scenario, seed)?, count));
+        let grid = Grid::new(cells.iter().map(work).collect::<anyhow::Result<_>>()?);
+        let Some(store) = self.units.run(&grid, grid.units(), "replications", self.scenario.json)? else {
+            return Ok(());
+        };
         let mut reports = Vec::new();
         for ((name, _, units), cell) in grid.cells().zip(cells) {
             let deadline_days = deadline_days(self.deadline.as_deref(), &cell.scenario)?;
             let Some(forecast) = Forecast::new(&store.range(units), deadline_days) else { continue };
             let run = ForecastRun { seed, first: 0, deadline_days };
             let report = ForecastReport::new(&cell.scenario, run, forecast, None, &[]);
-            reports.push((name.to_owned(), grid::json_of(|out| report.write_json(out))?));
+            reports.push((name.to_owned(), serde_json::to_value(&report)?));
         }
         grid::print(&reports, &COLUMNS, self.scenario.json)
     }
@@ -115,7 +103,7 @@ impl ForecastCommand {
         };
         let deadline_days = deadline_days(self.deadline.as_deref(), &scenario)?;
         let replications = Replications::new(&scenario, seed)?;
-        let mut results = self.units.store(replications.identity()?)?;
+        let mut results = self.units.store(&replications)?;
         let bar = progress(results.missing(range.clone()).len() as u64, "replications");
         let extent = Extent { range: range.clone(), precision };
         let done = run_forecast(&replications, &extent, &mut results, &|| bar.inc(1))?;

@@ -1,16 +1,15 @@
 //! Many scenarios from one: `--grid FILE`.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use clap::Args;
 use makespan::error::{Error, InputError};
 use makespan::files;
 use makespan::model::scenario::{Override, Scenario};
-use makespan::shard::Identity;
 use serde_json::Value;
-use std::path::PathBuf;
 
 use super::ScenarioArgs;
+use super::forecast::refuse;
 
 /// More scenarios than this are a slip of the pen.
 const MOST_CELLS: usize = 100_000;
@@ -34,84 +33,66 @@ impl GridArgs {
     /// The scenarios, where a grid was asked for.
     pub(super) fn cells(&self, scenario: &ScenarioArgs, more: &[Override]) -> anyhow::Result<Option<Vec<Cell>>> {
         let Some(path) = &self.grid else { return Ok(None) };
+        let file = path.display().to_string();
         let text = files::read_to_string(path)?;
         let rows = if path.extension().is_some_and(|extension| extension == "toml") {
-            axes(&text, path)?
+            axes(&text, &file)?
         } else {
-            rows(&text, path)?
+            rows(&text, &file)?
         };
         let cell = |set: Vec<String>| -> anyhow::Result<Cell> {
             let name = set.join(", ");
             let mut overrides = set.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
             overrides.extend_from_slice(more);
             let found = scenario.load_with(overrides);
-            let found = found.map_err(|error| error.context(format!("{}: scenario `{name}`", path.display())))?;
+            let found = found.map_err(|error| error.context(format!("{file}: scenario `{name}`")))?;
             Ok(Cell { name, scenario: found })
         };
         rows.into_iter().map(cell).collect::<anyhow::Result<Vec<_>>>().map(Some)
     }
 }
 
-/// What results of a grid belong to: the scenario, and every cell.
-pub(super) fn identity(base: Identity, cells: &[Identity], units: u64) -> Identity {
-    let all = makespan::model::uncertain::fnv1a(&format!("{cells:?}"));
-    base.with("grid", format!("{} {all:016x}", cells.len())).with_units(units)
-}
-
-fn refuse(path: &Path, line: Option<u64>, found: String, remedy: &str) -> anyhow::Error {
-    let error = InputError::new(found, remedy).file(path.display().to_string());
-    Error::from(match line {
-        Some(line) => error.line(line),
-        None => error,
-    })
-    .into()
-}
-
 /// Rows of a CSV as settings.
-fn rows(text: &str, path: &Path) -> anyhow::Result<Vec<Vec<String>>> {
+fn rows(text: &str, file: &str) -> anyhow::Result<Vec<Vec<String>>> {
     let remedy = "write a CSV such as `job.max_tokens,fleet.gpus` with a row of values for each scenario";
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
     let keys = reader.headers()?.clone();
     let mut cells = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|error| {
-            let line = error.position().map(csv::Position::line);
-            refuse(path, line, "a row with more or fewer values than there are keys".to_owned(), remedy)
+            let line = error.position().map_or(0, csv::Position::line);
+            let found = "a row with more or fewer values than there are keys";
+            Error::from(InputError::new(found, remedy).file(file).line(line))
         })?;
         cells.push(
             keys.iter().zip(&record).filter(|(_, value)| !value.is_empty()).map(|(k, v)| format!("{k}={v}")).collect(),
         );
         if cells.len() > MOST_CELLS {
-            return Err(refuse(path, None, format!("more than {MOST_CELLS} scenarios"), "split the file"));
+            return Err(refuse(file, format!("more than {MOST_CELLS} scenarios"), "split the file"));
         }
     }
     if cells.is_empty() {
-        return Err(refuse(path, None, "no scenarios".to_owned(), remedy));
+        return Err(refuse(file, "no scenarios".to_owned(), remedy));
     }
     Ok(cells)
 }
 
 /// All combinations of the values of axes, the last axis quickest.
-fn axes(text: &str, path: &Path) -> anyhow::Result<Vec<Vec<String>>> {
+fn axes(text: &str, file: &str) -> anyhow::Result<Vec<Vec<String>>> {
     let remedy = "write [axes] and below it lines such as \"fleet.gpus\" = [2, 4]";
     let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| refuse(path, None, error.message().to_owned(), remedy))?;
+        text.parse().map_err(|error: toml::de::Error| refuse(file, error.message().to_owned(), remedy))?;
     if let Some(other) = table.keys().find(|key| *key != "axes") {
-        return Err(refuse(path, None, format!("unknown key `{other}`"), remedy));
+        return Err(refuse(file, format!("unknown key `{other}`"), remedy));
     }
     let mut cells: Vec<Vec<String>> = vec![Vec::new()];
     let axes = table.get("axes").and_then(toml::Value::as_table).filter(|axes| !axes.is_empty());
-    for (key, values) in axes.ok_or_else(|| refuse(path, None, "no axes".to_owned(), remedy))? {
+    for (key, values) in axes.ok_or_else(|| refuse(file, "no axes".to_owned(), remedy))? {
         let values = values.as_array().filter(|values| !values.is_empty()).ok_or_else(|| {
-            refuse(
-                path,
-                None,
-                format!("`{key}` has no list of values"),
-                "quote the key: \"job.max_tokens\" = [1024, 2048]",
-            )
+            refuse(file, format!("`{key}` has no list of values"), "quote the key: \"job.max_tokens\" = [1024, 2048]")
         })?;
         if cells.len().saturating_mul(values.len()) > MOST_CELLS {
-            return Err(refuse(path, None, format!("more than {MOST_CELLS} scenarios"), "give fewer values"));
+            return Err(refuse(file, format!("more than {MOST_CELLS} scenarios"), "give fewer values"));
         }
         cells = cells
             .iter()
@@ -119,13 +100,6 @@ fn axes(text: &str, path: &Path) -> anyhow::Result<Vec<Vec<String>>> {
             .collect();
     }
     Ok(cells)
-}
-
-/// A report's JSON.
-pub(super) fn json_of(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> anyhow::Result<Value> {
-    let mut text = Vec::new();
-    write(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
 }
 
 /// A column of the table of a grid: its title, where its value stands in a report's JSON, and digits after the point.

@@ -1,13 +1,10 @@
 //! `makespan sweep`.
 
-use std::ops::Range;
-
 use clap::Args;
 use makespan::experiment::{Benchmark, Changes, Setup};
 use makespan::report::SweepReport;
-use makespan::shard::{Grid, Identity, run_missing};
+use makespan::shard::Grid;
 
-use super::forecast::progress;
 use super::grid::{self, Cell, Column, GridArgs};
 use super::measured::TableArg;
 use super::units::UnitsArgs;
@@ -53,29 +50,18 @@ impl Sweep {
     fn grid(&self, cells: Vec<Cell>) -> anyhow::Result<()> {
         let setups = cells.iter().map(|cell| Setup::new(&cell.scenario)).collect::<Result<Vec<_>, _>>()?;
         let mut works = Vec::new();
-        let mut identities = Vec::new();
         for (cell, setup) in cells.into_iter().zip(&setups) {
             let benchmark = self.benchmark(setup)?;
-            identities.push(benchmark.identity()?);
             let units = benchmark.units();
             works.push((cell.name, benchmark, units));
         }
         let grid = Grid::new(works);
-        let range = self.units.range_of(grid.units())?;
-        let base = Identity::new("sweep").with("seed", self.scenario.seed);
-        let mut store = self.units.store(grid::identity(base, &identities, grid.units()))?;
-        let bar = progress(store.missing(range.clone()).len() as u64, "points");
-        run_missing(&grid, range.clone(), &mut store, &|| bar.inc(1))?;
-        store.finish()?;
-        bar.finish_and_clear();
-        if range != (0..grid.units()) {
-            return self.units.print_part(&range, grid.units(), self.scenario.json);
+        let Some(store) = self.units.run(&grid, grid.units(), "points", self.scenario.json)? else { return Ok(()) };
+        let mut reports = Vec::new();
+        for ((name, benchmark, units), setup) in grid.cells().zip(&setups) {
+            let report = self.report(setup, &benchmark.sweep(store.numbered(units)));
+            reports.push((name.to_owned(), serde_json::to_value(&report)?));
         }
-        let report = |((name, benchmark, units), setup): ((&str, &Benchmark<'_>, Range<u64>), &Setup)| {
-            let result = benchmark.sweep(store.range(units).into_iter().cloned().collect());
-            Ok((name.to_owned(), grid::json_of(|out| self.report(setup, &result).write_json(out))?))
-        };
-        let reports = grid.cells().zip(&setups).map(report).collect::<anyhow::Result<Vec<_>>>()?;
         let columns: [Column; 4] = [
             ("plateau tok/s", "/plateau_tok_per_s", 0),
             ("knee", "/knee_concurrency", 0),
@@ -92,15 +78,9 @@ impl Sweep {
         }
         let setup = Setup::new(&self.scenario.load_with(table)?)?;
         let benchmark = self.benchmark(&setup)?;
-        let range = self.units.range_of(benchmark.units())?;
-        let mut store = self.units.store(benchmark.identity()?)?;
-        run_missing(&benchmark, range.clone(), &mut store, &|| {})?;
-        store.finish()?;
-        if range != (0..benchmark.units()) {
-            return self.units.print_part(&range, benchmark.units(), self.scenario.json);
-        }
-        let result = benchmark.sweep(store.range(range).into_iter().cloned().collect());
-        let report = self.report(&setup, &result);
+        let all = benchmark.units();
+        let Some(store) = self.units.run(&benchmark, all, "points", self.scenario.json)? else { return Ok(()) };
+        let report = self.report(&setup, &benchmark.sweep(store.numbered(0..all)));
         print(|out| if self.scenario.json { report.write_json(out) } else { report.write_text(out) })
     }
 }

@@ -1,12 +1,13 @@
 //! Options of commands whose work is cut into units.
 
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
-use makespan::shard::{Identity, Row, Store};
+use makespan::shard::{Row, Store, Work, run_missing};
 
-use super::forecast::refuse;
+use super::forecast::{progress, refuse};
 
 #[derive(Args)]
 pub(super) struct UnitsArgs {
@@ -16,7 +17,7 @@ pub(super) struct UnitsArgs {
     range: Option<String>,
     /// Keep finished units in this file, and go on from what it holds
     #[arg(long, value_name = "FILE")]
-    pub(super) results: Option<PathBuf>,
+    results: Option<PathBuf>,
     /// Take finished units from this file too (repeatable)
     #[arg(long, value_name = "FILE")]
     from: Vec<PathBuf>,
@@ -57,8 +58,8 @@ impl UnitsArgs {
     }
 
     /// What is there already.
-    pub(super) fn store<R: Row>(&self, identity: Identity) -> anyhow::Result<Store<R>> {
-        let mut store = Store::new(identity);
+    pub(super) fn store<W: Work>(&self, work: &W) -> anyhow::Result<Store<W::Row>> {
+        let mut store = Store::new(work.identity()?);
         for path in &self.from {
             store.read(path)?;
         }
@@ -66,16 +67,42 @@ impl UnitsArgs {
             store.keep_in(path, self.force)?;
         }
         for torn in store.torn() {
-            eprintln_note(torn);
+            let _ = writeln!(io::stderr(), "note: {torn}");
         }
         Ok(store)
     }
 
-    /// Says that a part is done.
-    pub(super) fn print_part(&self, range: &Range<u64>, all: u64, json: bool) -> anyhow::Result<()> {
+    /// Runs what is missing of the units asked for, of `all`. `None` where they are a part of all: that part is in its
+    /// file, and this says so.
+    pub(super) fn run<W: Work>(
+        &self,
+        work: &W,
+        all: u64,
+        of_what: &str,
+        json: bool,
+    ) -> anyhow::Result<Option<Store<W::Row>>> {
+        let range = self.range_of(all)?;
+        let mut store = self.store(work)?;
+        let bar = progress(store.missing(range.clone()).len() as u64, of_what);
+        run_missing(work, range.clone(), &mut store, &|| bar.inc(1))?;
+        store.finish()?;
+        bar.finish_and_clear();
+        self.whole(store, &range, all, json)
+    }
+
+    /// The results of all units; `None` where they are a part, which this says.
+    pub(super) fn whole<R: Row>(
+        &self,
+        store: Store<R>,
+        range: &Range<u64>,
+        all: u64,
+        json: bool,
+    ) -> anyhow::Result<Option<Store<R>>> {
+        if *range == (0..all) {
+            return Ok(Some(store));
+        }
         let file = self.results.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         super::print(|out| {
-            use std::io::Write;
             if json {
                 let part = serde_json::json!({ "first": range.start, "end": range.end, "units": all, "results": file });
                 writeln!(out, "{part:#}")
@@ -86,13 +113,9 @@ impl UnitsArgs {
                     range.start, range.end
                 )
             }
-        })
+        })?;
+        Ok(None)
     }
-}
-
-fn eprintln_note(note: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "note: {note}");
 }
 
 /// Reads `A..B`.

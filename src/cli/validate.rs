@@ -50,14 +50,12 @@ impl Validate {
         let mut validator = Validator::new(tables, &jobs, self.seed);
         let all = validator.units();
         let range = self.units.range_of(all)?;
-        let mut store = self.units.store(validator.identity())?;
+        let mut store = self.units.store(&validator)?;
         let missing = store.missing(range.clone());
         let bar = progress((validator.needed(&missing).len() + missing.len()) as u64, "fits and tests of tables");
         validate(&mut validator, range.clone(), &mut store, &|| bar.inc(1))?;
         bar.finish_and_clear();
-        if range != (0..all) {
-            return self.units.print_part(&range, all, self.json);
-        }
+        let Some(store) = self.units.whole(store, &range, all, self.json)? else { return Ok(()) };
         let validation = Validator::validation(&store.range(range));
         let report = ValidateReport::new(&validation, self.seed, started.elapsed().as_secs_f64());
         if let Some(path) = &self.write {

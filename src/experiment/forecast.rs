@@ -44,15 +44,6 @@ impl<'a> Replications<'a> {
         check_unknowns(scenario)?;
         Ok(Replications { scenario, seed })
     }
-
-    /// What their results belong to.
-    ///
-    /// # Errors
-    /// When a file that the scenario names cannot be read.
-    pub fn identity(&self) -> Result<Identity> {
-        let unknowns: Vec<&str> = self.scenario.unknowns.iter().map(|unknown| unknown.name.as_str()).collect();
-        Ok(identity("forecast", self.scenario, self.seed)?.with("unknowns", unknowns.join(", ")))
-    }
 }
 
 impl Work for Replications<'_> {
@@ -60,6 +51,11 @@ impl Work for Replications<'_> {
 
     fn run(&self, unit: u64) -> Result<Replication> {
         replicate(self.scenario, self.seed, unit)
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        let unknowns: Vec<&str> = self.scenario.unknowns.iter().map(|unknown| unknown.name.as_str()).collect();
+        Ok(identity("forecast", self.scenario, self.seed)?.with("unknowns", unknowns.join(", ")))
     }
 
     fn describe(&self, unit: u64) -> String {
@@ -78,7 +74,7 @@ pub fn identity(command: &str, scenario: &Scenario, seed: u64) -> Result<Identit
         .with("scenario", &scenario.name)
         .with("fingerprint", fingerprint)
         .with("files", files)
-        .with("seed", seed))
+        .with_seed(seed))
 }
 
 /// Runs what is missing of `extent` on all threads and finishes the file; `finished` hears of each replication that ends.

@@ -29,4 +29,4 @@ pub use options::{Choice, choices};
 pub use replicate::{Reduced, Replication, Truncated, check_unknowns, replicate, run_at, settled};
 pub use scale::{Explained, Explanation, Mechanism, Point, explain, scale};
 pub use setup::{Changes, Setup};
-pub use sweep::{Benchmark, Sweep, SweepPoint, knee, measured_table, sweep};
+pub use sweep::{Benchmark, Sweep, SweepPoint, knee, measured_table};

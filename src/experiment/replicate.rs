@@ -1,11 +1,11 @@
 //! One replication: everything uncertain drawn once, then the job run. Replication `i` of a seed is the same wherever
 //! and in whatever company it runs.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::observe::{Observer, Unobserved};
 use crate::engine::sequence::Sequence;
 use crate::engine::settings::Stride;
-use serde::{Deserialize, Serialize};
-
 use crate::error::{Error, InputError, Result};
 use crate::experiment::jobs::JobSource;
 use crate::experiment::setup::Setup;

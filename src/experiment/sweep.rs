@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{Cause, Ledger};
@@ -16,8 +15,7 @@ use crate::inspect;
 use crate::measured::import::read_folder;
 use crate::measured::{Table, output_tok_per_s, read_about, read_table};
 use crate::model::builtin::{Kind, find};
-use crate::model::uncertain::fnv1a;
-use crate::random::Streams;
+use crate::random::{Streams, fnv1a};
 use crate::shard::{Identity, Row, Work};
 use crate::simulation::{InFlight, Outcome, ReuseTotals, main_limit, simulate};
 use crate::units::Span;
@@ -142,17 +140,6 @@ impl<'a> Benchmark<'a> {
         self.points.len() as u64
     }
 
-    /// What their results belong to.
-    ///
-    /// # Errors
-    /// When a file that the scenario names cannot be read.
-    pub fn identity(&self) -> Result<Identity> {
-        let arguments = format!("{:?} {:?} {}", self.points, self.change, self.replications);
-        Ok(identity("sweep", &self.setup.scenario, self.seed)?
-            .with("points", format!("{:016x}", fnv1a(&arguments)))
-            .with_units(self.units()))
-    }
-
     /// The sweep of finished points.
     pub fn sweep(&self, points: Vec<SweepPoint>) -> Sweep {
         Sweep { points, table: self.table.clone() }
@@ -166,6 +153,13 @@ impl Work for Benchmark<'_> {
         let point = usize::try_from(unit).ok().and_then(|place| self.points.get(place));
         let point = point.ok_or_else(|| InputError::new(format!("there is no point {unit}"), "").key("--range"))?;
         Ok(SweepPoint { unit, ..run_point(self.setup, point, self.change, self.seed, self.replications)? })
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        let arguments = format!("{:?} {:?} {}", self.points, self.change, self.replications);
+        Ok(identity("sweep", &self.setup.scenario, self.seed)?
+            .with("points", format!("{:016x}", fnv1a(&arguments)))
+            .with_units(self.units()))
     }
 
     fn describe(&self, unit: u64) -> String {
@@ -199,16 +193,6 @@ impl Row for SweepPoint {
     fn numbered(self, unit: u64) -> Self {
         SweepPoint { unit, ..self }
     }
-}
-
-/// Runs every point `replications` times; `at` replaces the concurrencies of the measured table or the usual ones.
-///
-/// # Errors
-/// Bad tables, and requests that can never be served.
-pub fn sweep(setup: &Setup, at: &[u32], change: Changes, seed: u64, replications: u32) -> Result<Sweep> {
-    let benchmark = Benchmark::new(setup, at, change, seed, replications)?;
-    let points = (0..benchmark.units()).into_par_iter().map(|unit| benchmark.run(unit)).collect::<Result<Vec<_>>>()?;
-    Ok(benchmark.sweep(points))
 }
 
 fn points(setup: &Setup, table: Option<&Table>, at: &[u32]) -> Result<Vec<Point>> {

@@ -19,7 +19,7 @@ use statrs::distribution::{Beta, ContinuousCDF, Normal};
 use toml::{Table, Value};
 
 use crate::error::{Error, InputError, Result, nearest};
-use crate::random::{Purpose, Streams, open_unit};
+use crate::random::{Purpose, Streams, fnv1a, open_unit};
 
 /// Tables of a scenario that hold no keys of it.
 const APART: [&str; 3] = ["uncertain", "option", "forecast"];
@@ -261,11 +261,6 @@ fn pert(min: f64, mode: f64, max: f64, unit: f64) -> f64 {
 
 fn numeric(value: f64, whole: bool) -> Value {
     if whole { Value::Integer(value.round() as i64) } else { Value::Float(value) }
-}
-
-/// FNV-1a, 64 bits: the same on every machine, unlike the standard library's hashes.
-pub fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether `key` is `table` or stands below it.

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::error::{InputError, Result};
+use crate::random::fnv1a;
 
+use super::identity::Identity;
 use super::row::Row;
 use super::work::Work;
 
@@ -57,6 +59,14 @@ impl<W: Work> Work for Grid<W> {
             || InputError::new(format!("there is no unit {unit}"), "give units below their number").key("--range");
         let (_, work, own) = self.cell(unit).ok_or_else(beyond)?;
         Ok(work.run(own)?.numbered(unit))
+    }
+
+    /// That of every cell.
+    fn identity(&self) -> Result<Identity> {
+        let cells = self.cells.iter().map(|(_, work)| work.identity()).collect::<Result<Vec<_>>>()?;
+        let first = cells.first().ok_or_else(|| InputError::new("no cells", "give at least one").key("--grid"))?;
+        let grid = format!("{} {:016x}", cells.len(), fnv1a(&format!("{cells:?}")));
+        Ok(Identity::new(first.command()).with_seed(first.seed()).with("grid", grid).with_units(self.units()))
     }
 
     fn describe(&self, unit: u64) -> String {

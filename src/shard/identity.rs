@@ -12,6 +12,7 @@ pub struct Identity {
 const START: &str = "# makespan ";
 const VERSION: &str = "version";
 const UNITS: &str = "units";
+const SEED: &str = "seed";
 
 impl Identity {
     /// Results of a command of this version of the program.
@@ -26,6 +27,17 @@ impl Identity {
         let tame = |c: char| if c.is_control() || c == ';' { ' ' } else { c };
         self.fields.push((key.to_owned(), value.to_string().chars().map(tame).collect::<String>().trim().to_owned()));
         self
+    }
+
+    /// Adds the seed.
+    #[must_use]
+    pub fn with_seed(self, seed: impl ToString) -> Identity {
+        self.with(SEED, seed)
+    }
+
+    /// The seed, as it was added; empty without.
+    pub(super) fn seed(&self) -> &str {
+        self.field(SEED).unwrap_or("")
     }
 
     /// Adds how many units there are in all, where that is known.

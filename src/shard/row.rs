@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// What one unit came to. Its fields are the columns: numbers and words as they are, everything else as JSON.
-pub trait Row: Serialize + DeserializeOwned + PartialEq + Send + Sync {
+pub trait Row: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync {
     /// Names of the fields, in their order; the first is the number of the unit.
     const COLUMNS: &'static [&'static str];
 

@@ -120,6 +120,12 @@ impl<R: Row> Store<R> {
         self.rows.range(units).map(|(_, row)| row).collect()
     }
 
+    /// The rows of a range, numbered from its start.
+    pub fn numbered(&self, units: Range<u64>) -> Vec<R> {
+        let start = units.start;
+        self.rows.range(units).map(|(unit, row)| row.clone().numbered(unit - start)).collect()
+    }
+
     /// The whole file, in the order of the units: the same bytes however they came about.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::error::{Error, InputError, Result};
 
+use super::identity::Identity;
 use super::row::Row;
 use super::store::Store;
 
@@ -19,6 +20,12 @@ pub trait Work: Sync {
     /// # Errors
     /// What running it leads to.
     fn run(&self, unit: u64) -> Result<Self::Row>;
+
+    /// What the rows belong to.
+    ///
+    /// # Errors
+    /// When a file that the work depends on cannot be read.
+    fn identity(&self) -> Result<Identity>;
 
     /// What the unit is, for an error: "replication 12".
     fn describe(&self, unit: u64) -> String;

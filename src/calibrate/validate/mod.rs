@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{InputError, Result};
 use crate::measured::{Job, Table};
-use crate::model::uncertain::fnv1a;
+use crate::random::fnv1a;
 use crate::shard::{Identity, Row, Store, Work, run_missing};
 
 use super::describe::{Described, describe};
@@ -195,12 +195,6 @@ impl<'a> Validator<'a> {
         self.tables.len() as u64
     }
 
-    /// What the results belong to.
-    pub fn identity(&self) -> Identity {
-        let what = format!("{:016x}", fnv1a(&format!("{:?} {:?}", self.tables, self.jobs)));
-        Identity::new("validate").with("tables", what).with("seed", self.seed).with_units(self.units())
-    }
-
     /// Tables that must be fitted to run these units: their own, and those that they are predicted from.
     pub fn needed(&self, units: &[u64]) -> Vec<String> {
         let chosen = |place: usize| units.contains(&(place as u64));
@@ -274,6 +268,11 @@ impl Work for Validator<'_> {
         let own = self.jobs.par_iter().filter(|job| job.table == one.name);
         tests.extend(own.filter_map(|job| whole_job(job, one)).collect::<Vec<_>>());
         Ok(Tested { unit, note, tests })
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        let what = format!("{:016x}", fnv1a(&format!("{:?} {:?}", self.tables, self.jobs)));
+        Ok(Identity::new("validate").with("tables", what).with_seed(self.seed).with_units(self.units()))
     }
 
     fn describe(&self, unit: u64) -> String {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::experiment::account::Thinking;
 use crate::experiment::options::Choice;
 use crate::model::scenario::Scenario;
-use crate::shard::{Store, run_missing};
+use crate::shard::{Store, Work, run_missing};
 pub use runs::{Candidate, Comparison, Row};
 pub use solve::{Solved, Stopped, solve};
 pub use verdicts::{Verdict, recommend, verdicts};
@@ -103,8 +103,7 @@ pub fn decide(scenario: &Scenario, choices: &[Choice], terms: Terms, finished: &
     let mut store = Store::new(comparison.identity()?);
     let units = 0..comparison.units(terms.replications);
     run_missing(&comparison, units.clone(), &mut store, finished)?;
-    let rows: Vec<Row> = store.range(units).into_iter().cloned().collect();
-    decision(&comparison, &rows, scenario, terms)
+    decision(&comparison, &store.numbered(units), scenario, terms)
 }
 
 /// What the rows of a comparison come to; only what is solved at the deadline takes further runs.

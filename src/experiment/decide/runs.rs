@@ -10,8 +10,7 @@ use crate::experiment::forecast::identity;
 use crate::experiment::options::Choice;
 use crate::experiment::replicate::{Reduced, run_at};
 use crate::model::scenario::Scenario;
-use crate::model::uncertain::fnv1a;
-use crate::random::Streams;
+use crate::random::{Streams, fnv1a};
 use crate::shard::{self, Identity, Work};
 use crate::units::{SECONDS_PER_DAY, SimTime};
 
@@ -140,20 +139,6 @@ impl Comparison {
         let first = self.candidates.first().and_then(|first| first.job.as_ref().ok());
         first.map_or((0, 0), |job| (job.requests, job.full))
     }
-
-    /// What its results belong to.
-    ///
-    /// # Errors
-    /// When a file that a scenario names cannot be read.
-    pub fn identity(&self) -> Result<Identity> {
-        let changes = |choice: &Choice| {
-            let set: Vec<String> = choice.set.iter().map(|over| format!("{}={}", over.key(), over.value())).collect();
-            format!("{}: {}", choice.name, set.join(", "))
-        };
-        let options: Vec<String> = self.choices.iter().map(changes).collect();
-        let options = format!("{} {:016x}", options.len(), fnv1a(&format!("{options:?} {:?}", self.thinking)));
-        Ok(identity("decide", &self.scenario, self.seed)?.with("options", options))
-    }
 }
 
 impl Work for Comparison {
@@ -169,6 +154,16 @@ impl Work for Comparison {
             },
             Err(reason) => Ok(Row::impossible(unit, reason.clone())),
         }
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        let changes = |choice: &Choice| {
+            let set: Vec<String> = choice.set.iter().map(ToString::to_string).collect();
+            format!("{}: {}", choice.name, set.join(", "))
+        };
+        let options: Vec<String> = self.choices.iter().map(changes).collect();
+        let options = format!("{} {:016x}", options.len(), fnv1a(&format!("{options:?} {:?}", self.thinking)));
+        Ok(identity("decide", &self.scenario, self.seed)?.with("options", options))
     }
 
     fn describe(&self, unit: u64) -> String {

@@ -10,7 +10,7 @@ use crate::error::{Error, InputError, Result};
 use crate::model::builtin::{Kind, find};
 use crate::model::parse::{line_of, parse_toml};
 use crate::model::uncertain::{self, Unknown, is_within};
-use crate::random::Streams;
+use crate::random::{Streams, fnv1a};
 pub use overrides::Override;
 use overrides::{place, read_rendered, with_missing_table};
 use std::path::{Path, PathBuf};
@@ -133,8 +133,8 @@ impl Scenario {
 
     /// A number that changes with everything that a forecast depends on: the text, what was set, and added unknowns.
     pub fn fingerprint(&self) -> u64 {
-        let set: Vec<String> = self.overrides.iter().map(|over| format!("{}={}", over.key, over.value)).collect();
-        uncertain::fnv1a(&format!("{}\n{}\n{:?}", self.text, set.join("\n"), self.added))
+        let set: Vec<String> = self.overrides.iter().map(ToString::to_string).collect();
+        fnv1a(&format!("{}\n{}\n{:?}", self.text, set.join("\n"), self.added))
     }
 
     /// A checksum over the files that the scenario names: traces, lengths, descriptions.

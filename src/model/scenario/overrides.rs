@@ -4,6 +4,7 @@ use super::*;
 use crate::error::{Error, InputError, Result};
 use crate::model::parse::{TEXT_NEEDED, line_of, parse_toml};
 use crate::model::uncertain::is_within;
+use std::fmt;
 use toml::{Table, Value};
 
 /// One `--set key=value`.
@@ -13,6 +14,12 @@ pub struct Override {
     pub(super) value: Value,
     /// Where it comes from, for errors.
     pub(super) origin: String,
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
 }
 
 impl Override {

@@ -1,10 +1,7 @@
 //! Two hundred and more bad inputs in one table: each is one line that names the place and says what would be right, exit
 //! code 2, and nothing is written.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::process::Command;
+use super::check;
 
 const SMALL: &str = "[job]\nrequests = 40\nprompt_tokens = 100\noutput_tokens = 50\nmax_tokens = 60\n[fleet]\nhardware = \
                      \"rtx-pro-6000\"\ngpus = 2\n[model]\nllm = \"qwen3-8b\"\n[engine]\nname = \"vllm\"\n[benchmark]\n\
@@ -226,13 +223,11 @@ fn two_hundred_bad_inputs_are_refused_with_place_and_remedy() {
         }
     }
     assert!(cases.len() >= 200, "{}", cases.len());
-    let mut wrong = String::new();
-    for (words, place) in &cases {
-        if let Some(fault) = fault(folder.path(), words, place) {
-            let _ = writeln!(wrong, "{}\n    {fault}", words.join(" "));
-        }
-    }
-    assert!(wrong.is_empty(), "of {}:\n{wrong}", cases.len());
+    let borrowed: Vec<(Vec<&str>, [&str; 1])> =
+        cases.iter().map(|(words, place)| (words.iter().map(String::as_str).collect(), [place.as_str()])).collect();
+    let all: Vec<(&[&str], i32, &[&str])> =
+        borrowed.iter().map(|(words, place)| (words.as_slice(), 2, place.as_slice())).collect();
+    check(folder.path(), &all);
     let mut left: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -244,21 +239,4 @@ fn two_hundred_bad_inputs_are_refused_with_place_and_remedy() {
     for (name, text) in FILES {
         assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), text, "{name} is as it was");
     }
-}
-
-/// What is wrong with the refusal of a command line.
-fn fault(folder: &Path, words: &[String], place: &str) -> Option<String> {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin("makespan"));
-    let output = command.current_dir(folder).args(words).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    let line = said.trim_end();
-    let faults = [
-        (output.status.code() != Some(2), format!("exit code {:?}", output.status.code())),
-        (!output.stdout.is_empty(), "something on standard output".to_owned()),
-        (!line.starts_with("error: ") || line.contains('\n'), "not one line".to_owned()),
-        (!line.contains(place), format!("does not name `{place}`")),
-        (!line.contains("; ") && !line.contains("? "), "no remedy".to_owned()),
-    ];
-    let found: Vec<String> = faults.into_iter().filter(|(is, _)| *is).map(|(_, fault)| fault).collect();
-    (!found.is_empty()).then(|| format!("{}\n    {line}", found.join(", ")))
 }

@@ -1,6 +1,8 @@
 //! Bad input through the real program: exit code, one line, place, remedy.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test fails, in its helpers too")]
 
+mod two_hundred;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
