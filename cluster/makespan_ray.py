@@ -10,7 +10,8 @@ From a notebook:
     run(["forecast", "job.toml", "--quantiles-only"], units=1000, ranges=20, out="all.csv")
 
 The working folder goes to every node, so the scenario and the files that it names must lie in it, and so must the
-program if the nodes do not have it on their PATH (`--program ./makespan`).
+program if the nodes do not have it on their PATH (`--program ./makespan`). With `--shared` nothing is sent: every node
+works in the same folder, as on a file system that all of them mount.
 """
 
 import argparse
@@ -30,29 +31,38 @@ def ranges_of(units, ranges):
     return [(start, end) for start, end in zip(ends, ends[1:]) if end > start]
 
 
-def run_range(program, command, start, end, threads):
-    """Runs units start..end here; returns the results file. A node that is lost leaves nothing behind."""
+def run_range(program, command, start, end, threads, cwd):
+    """Runs units start..end in folder `cwd` (None: where Ray put the files); returns the results file.
+
+    A node that is lost leaves nothing behind.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results = pathlib.Path(folder) / "part.csv"
         line = [program, *command, "--range", f"{start}..{end}", "--results", str(results), "--threads", str(threads)]
-        done = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, cwd=cwd)
         if done.returncode != 0:
             # Bad input is bad on every node: an answer, not something to try again.
             return start, end, None, done.stderr.strip()
         return start, end, results.read_bytes(), ""
 
 
-def run(command, units, ranges, out, program="makespan", address=None, threads=1, retries=5, force=False, log=print):
-    """Spreads the ranges over the cluster at `address`, tries lost ones again, and writes the merged results to `out`."""
+def run(command, units, ranges, out, program="makespan", address=None, threads=1, retries=5, force=False, shared=False, log=print):
+    """Spreads the ranges over the cluster at `address`, tries lost ones again, and writes the merged results to `out`.
+
+    With `shared` all nodes have the working folder at the same place, and nothing is sent to them.
+    """
     out = pathlib.Path(out)
     if out.exists() and not force:
         raise FileExistsError(f"{out} exists; name another file, or add --force")
     if not ray.is_initialized():
         # The cluster of the environment, or one of this machine's own.
-        ray.init(address=address, runtime_env={"working_dir": os.getcwd()}, log_to_driver=False)
-    task = ray.remote(num_cpus=threads, max_retries=retries)(run_range)
+        environment = None if shared else {"working_dir": os.getcwd()}
+        ray.init(address=address, runtime_env=environment, log_to_driver=False)
+    # A node that has lost its files, or has no room left, fails with an OSError: another may do.
+    task = ray.remote(num_cpus=threads, max_retries=retries, retry_exceptions=[OSError])(run_range)
+    cwd = os.getcwd() if shared else None
     parts = ranges_of(units, ranges)
-    pending = [task.remote(program, command, start, end, threads) for start, end in parts]
+    pending = [task.remote(program, command, start, end, threads, cwd) for start, end in parts]
     started = time.monotonic()
     finished = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +96,7 @@ def main():
     parser.add_argument("--address", help="the cluster (default: RAY_ADDRESS, or a local one)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each range (default: 1)")
     parser.add_argument("--retries", type=int, default=5, help="how often a lost range is tried again (default: 5)")
+    parser.add_argument("--shared", action="store_true", help="nodes share this folder: send them nothing")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the command, without --range and --results")
     options = parser.parse_args()
@@ -103,8 +114,9 @@ def main():
             threads=options.threads,
             retries=options.retries,
             force=options.force,
+            shared=options.shared,
         )
-    except (RuntimeError, FileExistsError) as error:
+    except (RuntimeError, OSError) as error:
         sys.exit(f"error: {error}")
 
 
